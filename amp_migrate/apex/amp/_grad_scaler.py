@@ -1,0 +1,69 @@
+"""The GradScaler behind each loss scaler: torch's own, plus what Apex could do and it can't.
+
+That is: float16 gradients (O3), a scale that is set from outside, a floor and a ceiling, and reading the overflow
+flags without a step.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _native
+from ._standin_scaler import StandInGradScaler
+
+
+class _ApexAbilities:
+    """Mixed into the GradScaler class at hand."""
+
+    _scale: Any
+    _growth_tracker: Any
+    _init_scale: Any
+    _init_growth_tracker: Any
+    _per_optimizer_states: dict[int, dict[str, Any]]
+
+    def _unscale_grads_(self, optimizer: Any, inv_scale: Tensor, found_inf: Tensor, allow_fp16: bool) -> Any:
+        # Apex unscales float16 gradients in place; torch's scaler refuses them unless told otherwise.
+        return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)  # type: ignore[misc]
+
+    def found_infs(self) -> list[Tensor]:
+        """A flag (0.0 or 1.0, 0-dim float32) per optimizer and device unscaled since the last update."""
+        return [f for state in self._per_optimizer_states.values() for f in state["found_inf_per_device"].values()]
+
+    def forget_overflows(self) -> None:
+        """Drop the flags, so that the same optimizer can be unscaled again."""
+        self._per_optimizer_states.clear()
+
+    def put(self, scale: float, growth_tracker: int) -> None:
+        """Set scale and growth tracker, on the device too if they are there already."""
+        if self._scale is None:
+            self._init_scale, self._init_growth_tracker = scale, growth_tracker
+        else:
+            self._scale.fill_(scale)
+            self._growth_tracker.fill_(growth_tracker)
+
+    def clamp(self, low: float, high: float) -> None:
+        """Keep the scale within bounds without reading it back to the host."""
+        self._scale.clamp_(low, high)
+
+
+@functools.lru_cache(maxsize=None)
+def _class_for(base: type) -> Any:
+    return type("ApexGradScaler", (_ApexAbilities, base), {"__doc__": _ApexAbilities.__doc__})
+
+
+def make_grad_scaler(device: torch.device, scale: float, growth_tracker: int, growth_interval: int) -> Any:
+    """Return the scaler for losses on ``device``; its tensors are made there when the first loss is scaled."""
+    base = _native.grad_scaler_class(device.type)
+    options: dict[str, Any] = {"init_scale": scale, "growth_interval": growth_interval}
+    if base is None:
+        scaler = _class_for(StandInGradScaler)(**options)
+    elif _native.takes_device(base):
+        scaler = _class_for(base)(device.type, **options)
+    else:
+        scaler = _class_for(base)(**options)
+    scaler._init_growth_tracker = growth_tracker
+    return scaler
