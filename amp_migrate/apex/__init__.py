@@ -6,23 +6,29 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from ._passthrough import pass_through_if_needed
+
 #: the modules of Apex that this drop-in has
-_SUBMODULES = ("amp",)
+SUBMODULES = ("amp",)
 
-__all__ = list(_SUBMODULES)
+__all__ = list(SUBMODULES)
 
 
-def _missing(name: str) -> str:
+def missing_name(name: str) -> str:
+    """The sentence that says what to do about a name that the drop-in lacks."""
     return (
-        f"amp_migrate.apex has no {name!r}: this version serves {', '.join('apex.' + m for m in _SUBMODULES)}. "
-        "Install NVIDIA's Apex beside it for the rest, or replace it by its torch equivalent."
+        f"The drop-in for apex has no {name!r}: this version serves {', '.join('apex.' + m for m in SUBMODULES)}. "
+        "Install NVIDIA's Apex beside it for the rest, or use the torch equivalent."
     )
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
+    if name in SUBMODULES:
         return import_module(f"{__name__}.{name}")
     # `from apex import name` asks from inside the import system, and would bury an AttributeError's text.
     if sys._getframe(1).f_code.co_filename.startswith("<frozen importlib") and not name.startswith("_"):
-        raise ImportError(_missing(name))
-    raise AttributeError(_missing(name))
+        raise ImportError(missing_name(name))
+    raise AttributeError(missing_name(name))
+
+
+pass_through_if_needed(__name__)

@@ -163,6 +163,17 @@ def copy_into(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
                 target.copy_(source)
 
 
+def multiply_and_check(tensors: Sequence[Tensor], factor: Tensor) -> Tensor:
+    """Multiply ``tensors`` in place; return a flag (0-dim float32): 1 if one of them isn't finite, else 0."""
+    flag = torch.zeros((), dtype=torch.float32, device=factor.device)
+    with torch.no_grad():
+        for tensor in tensors:
+            tensor.mul_(factor.to(tensor.device))
+            bad = (~torch.isfinite(tensor).all()).float()
+            flag = torch.max(flag, bad.to(flag.device))
+    return flag
+
+
 def is_tracing() -> bool:
     """Whether ``torch.jit.trace`` is recording in this thread."""
     return torch._C._get_tracing_state() is not None

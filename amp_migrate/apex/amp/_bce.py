@@ -8,6 +8,7 @@ function itself is patched.
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ BANNED_MESSAGE = (
 #: device type → its autocast dispatch key
 _AUTOCAST_KEYS = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU", "xpu": "AutocastXPU", "hpu": "AutocastHPU"}
 _HALF_TYPES = (torch.float16, torch.bfloat16)
+_DISPATCH_NAMES = ("_ExcludeDispatchKeyGuard", "DispatchKeySet", "DispatchKey")
 
 
 def guard_binary_cross_entropy() -> None:
@@ -46,12 +48,14 @@ _guarded: dict[str, Any] = {}
 
 def _has_kernel_api() -> bool:
     library = getattr(torch, "library", None)
-    return hasattr(library, "Library") and hasattr(torch._C, "_ExcludeDispatchKeyGuard")
+    return hasattr(library, "Library") and all(hasattr(torch._C, name) for name in _DISPATCH_NAMES)
 
 
 def _register_kernel(key: str) -> None:
     library: Any = torch.library.Library("aten", "IMPL", key)  # type: ignore[no-untyped-call]
-    library.impl("binary_cross_entropy", functools.partial(_kernel, key))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that its own kernel is overridden, which is the point
+        library.impl("binary_cross_entropy", functools.partial(_kernel, key))
     _guarded[key] = library
 
     def undo() -> None:
@@ -70,9 +74,7 @@ def _kernel(key: str, self: Tensor, target: Tensor, weight: Tensor | None = None
 
 
 def _checked(*tensors: Any) -> Any:
-    if not any(isinstance(t, Tensor) and t.dtype in _HALF_TYPES for t in tensors):
-        return tensors
-    if not _amp_state.allow_banned:
+    if not _amp_state.allow_banned and any(isinstance(t, Tensor) and t.dtype == torch.float16 for t in tensors):
         raise NotImplementedError(BANNED_MESSAGE)
     return tuple(t.float() if isinstance(t, Tensor) and t.dtype in _HALF_TYPES else t for t in tensors)
 

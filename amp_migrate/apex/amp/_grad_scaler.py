@@ -45,6 +45,15 @@ class _ApexAbilities:
             self._scale.fill_(scale)
             self._growth_tracker.fill_(growth_tracker)
 
+    def snapshot(self) -> tuple[Tensor, Tensor]:
+        """Copies of scale and growth tracker."""
+        return self._scale.clone(), self._growth_tracker.clone()
+
+    def restore_where(self, flag: Tensor, before: tuple[Tensor, Tensor]) -> None:
+        """Put a snapshot back if ``flag`` (0-dim) is set, without reading it."""
+        for tensor, earlier in zip((self._scale, self._growth_tracker), before):
+            tensor.copy_(torch.where(flag.to(tensor.device) > 0, earlier, tensor))
+
     def clamp(self, low: float, high: float) -> None:
         """Keep the scale within bounds without reading it back to the host."""
         self._scale.clamp_(low, high)

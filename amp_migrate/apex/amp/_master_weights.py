@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import _native
 
 if TYPE_CHECKING:
-    from ._process_optimizer import AmpOptimizerState
+    from ._optimizer_state import AmpOptimizerState
 
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 

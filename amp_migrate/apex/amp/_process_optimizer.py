@@ -26,6 +26,7 @@ from ._master_weights import (
     masters_in_group,
     zero_model_grads,
 )
+from ._optimizer_state import AmpOptimizerState
 from ._patches import patches
 from .scaler import LossScaler
 
@@ -36,38 +37,6 @@ _METHODS = (
     "_post_amp_backward",
     "_amp_lazy_init",
 )
-
-
-class AmpOptimizerState:
-    """What amp knows about one optimizer, under Apex's attribute names (``optimizer._amp_stash``)."""
-
-    def __init__(self, master_weights: bool = False) -> None:
-        self.master_weights = master_weights
-        self.lazy_init_called = False
-        #: an overflow was found: the next step is skipped
-        self.already_patched = False
-        self.params_have_scaled_gradients = False
-        #: the scaler of the block that is open, and the one whose overflow makes the next step a no-op
-        self.loss_scaler: LossScaler | None = None
-        self.overflowed: tuple[int, LossScaler | None] = (0, None)
-        #: an overflow flag that was left on the device, for optimizers that skip by themselves
-        self.found_inf: Tensor | None = None
-        #: gradients from before the block, by parameter
-        self.set_aside: list[tuple[Tensor, Tensor]] = []
-        self.all_fp16_params: list[Tensor] = []
-        self.all_fp32_params: list[Tensor] = []
-        self.all_fp32_from_fp16_params: list[Tensor] = []
-        self.all_fp32_from_fp32_params: list[Tensor] = []
-        self.fp16_groups: list[list[Tensor]] = []
-        self.fp32_from_fp16_groups: list[list[Tensor]] = []
-        self.fp32_from_fp32_groups: list[list[Tensor]] = []
-        #: gradients kept in place hold an infinity that was counted before (several processes)
-        self.carries_overflow = False
-        self.is_a_copy = False
-
-    def add_overflow_flag(self, flag: Tensor) -> None:
-        """Remember an overflow flag (0-dim, 0.0 or 1.0) without reading it. It stays 0 or 1: kernels compare with 1."""
-        self.found_inf = flag if self.found_inf is None else torch.maximum(self.found_inf, flag)
 
 
 def _process_optimizer(optimizer: Any, properties: Any) -> Any:
@@ -161,20 +130,19 @@ def _prepare_backward(self: Any) -> None:
     model_params = stash.all_fp32_from_fp32_params if stash.master_weights else _params(self)
     with_grad = [p for p in model_params if p.grad is not None]
     if stash.loss_scaler is not None and _native.process_group_size() > 1:
-        _keep_in_place(stash, with_grad, stash.loss_scaler.loss_scale())
+        _keep_in_place(stash, with_grad, stash.loss_scaler.scale_tensor)
         return
     stash.set_aside = [(p, p.grad) for p in with_grad]
     for param in with_grad:
         param.grad = None
 
 
-def _keep_in_place(stash: AmpOptimizerState, params: list[Tensor], scale: float) -> None:
+def _keep_in_place(stash: AmpOptimizerState, params: list[Tensor], scale: Tensor) -> None:
     """Scale earlier gradients like the coming ones. An infinity among them must reach the other processes with the
     next all-reduce, but this process has counted it."""
     grads = [p.grad for p in params if p.grad is not None]
-    stash.carries_overflow = stash.already_patched and not all(bool(torch.isfinite(g).all()) for g in grads)
-    for grad in grads:
-        grad.mul_(scale)
+    if grads:
+        stash.carried_overflow = _native.multiply_and_check(grads, scale)
 
 
 def _post_backward(self: Any, scaler: LossScaler) -> None:
@@ -219,12 +187,14 @@ def _amp_step(step: Callable[..., Any]) -> Callable[..., Any]:
     def amp_step(self: Any, *args: Any, **kwargs: Any) -> Any:
         stash = self._amp_stash
         closure = args[0] if args else kwargs.get("closure")
-        if closure is not None and (stash.master_weights or stash.already_patched):
-            raise RuntimeError(
-                "Currently, Amp does not support closure use with optimizers. Call the closure yourself, then step()."
-            )
-        if stash.already_patched:
-            return _skip(self, stash)
+        if closure is not None and stash.master_weights:
+            raise RuntimeError(_NO_CLOSURES)
+        if not _skips_in_kernel(self, stash):
+            overflowed = stash.take_overflow()
+            if overflowed is not None:
+                if closure is not None:
+                    raise RuntimeError(_NO_CLOSURES)
+                return _skip(self, stash, *overflowed)
         if stash.master_weights:
             self._amp_lazy_init()
         with casts_off():
@@ -237,29 +207,39 @@ def _amp_step(step: Callable[..., Any]) -> Callable[..., Any]:
     return amp_step
 
 
+_NO_CLOSURES = "Currently, Amp does not support closure use with optimizers. Call the closure yourself, then step()."
+
+
+def _skips_in_kernel(optimizer: Any, stash: AmpOptimizerState) -> bool:
+    """Whether nobody on the host needs to know about an overflow: no message, no listener, a kernel that skips."""
+    return (
+        _amp_state.verbosity == 0
+        and not _amp_state.skip_listeners
+        and skips_by_itself(optimizer)
+        and not stash.host_knows_of_overflow
+    )
+
+
 def _step_with_flag(
     optimizer: Any, stash: AmpOptimizerState, step: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Step; a fused optimizer gets the overflow flag that was left on the device and skips in its kernel."""
-    if stash.found_inf is None:
+    flag = stash.take_flag()
+    if flag is None:
         return step(*args, **kwargs)
-    optimizer.grad_scale, optimizer.found_inf = None, stash.found_inf
-    stash.found_inf = None
+    optimizer.grad_scale, optimizer.found_inf = None, flag
     try:
         return step(*args, **kwargs)
     finally:
         del optimizer.grad_scale, optimizer.found_inf
 
 
-def _skip(optimizer: Any, stash: AmpOptimizerState) -> None:
+def _skip(optimizer: Any, stash: AmpOptimizerState, loss_id: int, scaler: LossScaler) -> None:
     """Do nothing instead of a step, once, and say so in Apex's words (programs read them from logs)."""
-    stash.already_patched = False
-    stash.found_inf = None
-    loss_id, scaler = stash.overflowed
-    scale = scaler.loss_scale() if scaler is not None else 1.0
+    scale = scaler.loss_scale()
     maybe_print(f"Gradient overflow.  Skipping step, loss scaler {loss_id} reducing loss scale to {scale}")
-    clear_master_grads(stash)
     note_skipped_step(optimizer, scale)
+    clear_master_grads(stash)
 
 
 def note_skipped_step(optimizer: Any, scale: float) -> None:
@@ -285,7 +265,7 @@ def _deepcopy_optimizer(self: Any, memo: dict[int, Any]) -> Any:
     twin.__setstate__(copy.deepcopy(self.__getstate__(), memo))
     stash = AmpOptimizerState(self._amp_stash.master_weights)
     for name, value in vars(self._amp_stash).items():
-        shared = name in ("loss_scaler", "overflowed", "found_inf")
+        shared = name in ("loss_scaler", "overflows", "carried_overflow")
         setattr(stash, name, value if shared else copy.deepcopy(value, memo))
     stash.is_a_copy = True
     twin._amp_stash = stash

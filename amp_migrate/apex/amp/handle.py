@@ -6,6 +6,7 @@ Source: apex/amp/handle.py; the old interface as it was before 2019-04 (889d1712
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import types
 from types import TracebackType
@@ -18,7 +19,7 @@ from .. import _native
 from ._amp_state import _amp_state
 from ._casts import casts_off, disable_casts
 from ._patches import patches
-from ._process_optimizer import note_skipped_step, restore_set_aside, skips_by_itself
+from ._process_optimizer import note_skipped_step, restore_set_aside
 from .opt import OptimWrapper
 from .scaler import LossScaler
 
@@ -112,7 +113,7 @@ class scale_loss:
         for optimizer in self._optimizers:
             stash = optimizer._amp_stash
             stash.loss_scaler = self._scaler
-            stash.carries_overflow = False
+            stash.carried_overflow = None
             if not self._delay_unscale and not stash.params_have_scaled_gradients:
                 optimizer._prepare_amp_backward()
 
@@ -125,26 +126,10 @@ class scale_loss:
     def _update_scale(self, stashes: list[Any]) -> None:
         if self._delay_overflow_check:
             return
-        if any(stash.carries_overflow for stash in stashes):
-            self._scaler.clear_overflow_state()  # counted when it happened; the step is marked already
-        elif self._may_stay_on_device():
-            flag = self._scaler.update_scale_on_device()
-            for stash in stashes if flag is not None else ():
-                stash.add_overflow_flag(flag)
-        elif self._scaler.update_scale():
-            for stash in stashes:
-                if not stash.already_patched:
-                    stash.already_patched = True
-                    stash.overflowed = (self._loss_id, self._scaler)
-
-    def _may_stay_on_device(self) -> bool:
-        """Whether nobody needs to know about an overflow on the host: no message, and kernels that skip."""
-        return (
-            _amp_state.verbosity == 0
-            and not _amp_state.skip_listeners
-            and self._scaler.can_update_on_device
-            and all(skips_by_itself(o) and not o._amp_stash.already_patched for o in self._optimizers)
-        )
+        carried = [stash.carried_overflow for stash in stashes if stash.carried_overflow is not None]
+        overflow = self._scaler.advance(functools.reduce(torch.maximum, carried) if carried else None)
+        for stash in stashes:
+            stash.note_overflow(overflow, self._loss_id, self._scaler)
 
 
 def _as_list(optimizers: Any) -> list[Any]:

@@ -1,12 +1,12 @@
 """``LossScaler``: Apex's loss scaler interface over a native GradScaler.
 
-Source: apex/amp/scaler.py. The native scaler holds scale and counter on the device; this object mirrors them as
-Python numbers, so that programs can read and write ``_loss_scale`` and ``_unskipped``, and one host
-synchronisation per backward is all.
+Source: apex/amp/scaler.py. Scale, counter and overflow flag live on the device, in the native scaler; they are read
+back when a program looks at ``_loss_scale`` or ``_unskipped``, and once per step to know whether to skip it.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Sequence
 
 import torch
@@ -16,7 +16,6 @@ from ... import options
 from ...notices import notice_once
 from ._amp_state import master_params as master_params
 from ._grad_scaler import make_grad_scaler
-from ._standin_scaler import StandInGradScaler
 
 #: Apex had no floor, and its scale could reach zero after some 160 overflows in a row (NVIDIA/apex#834).
 SMALLEST_SCALE = 2.0**-126
@@ -50,32 +49,33 @@ class LossScaler:
         self.dynamic = loss_scale == "dynamic"
         self._mirror = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
         self._unskipped_mirror = 0
-        self._mirror_is_stale = False
+        self._is_stale = False
         self._max_loss_scale = max_loss_scale
         self._min_loss_scale = min_loss_scale
         self._window = scale_window
-        self._has_overflow = False
+        self._noted_overflow = False
+        self._flag: Tensor | None = None
         self._overflow_buffer: Tensor | None = None
         self._native: Any = None
 
     @property
     def _loss_scale(self) -> float:
-        self._refresh_mirror()
+        self._read_back()
         return self._mirror
 
     @_loss_scale.setter
     def _loss_scale(self, value: float) -> None:
-        self._refresh_mirror()
+        self._read_back()
         self._set(float(value), self._unskipped_mirror)
 
     @property
     def _unskipped(self) -> int:
-        self._refresh_mirror()
+        self._read_back()
         return self._unskipped_mirror
 
     @_unskipped.setter
     def _unskipped(self, value: int) -> None:
-        self._refresh_mirror()
+        self._read_back()
         self._set(self._mirror, int(value))
 
     @property
@@ -111,6 +111,21 @@ class LossScaler:
         if self._native is not None and self._native._scale is not None:
             self._native.unscale_(optimizer)
 
+    @property
+    def scale_tensor(self) -> Tensor:
+        """The scale on the device, 0-dim float32; there once a loss was scaled."""
+        tensor: Tensor = self._native._scale
+        return tensor
+
+    @property
+    def _has_overflow(self) -> bool:
+        """Whether the last backward overflowed. Reads it back from the device."""
+        return self._noted_overflow or (self._flag is not None and bool(self._flag.item()))
+
+    @_has_overflow.setter
+    def _has_overflow(self, value: bool) -> None:
+        self._noted_overflow, self._flag = bool(value), None
+
     def clear_overflow_state(self) -> None:
         """Forget the overflows seen since the last update."""
         self._has_overflow = False
@@ -119,53 +134,52 @@ class LossScaler:
         self._forget_flags()
 
     def update_scale(self) -> bool:
-        """Back off or count after a backward; return whether the coming step must be skipped. Synchronises once."""
-        if not self.dynamic:  # a static scale skips nothing, so there is nothing to read back
+        """Back off or count after a backward; return whether the coming step must be skipped."""
+        overflow = self.advance()
+        return bool(overflow.item()) if isinstance(overflow, Tensor) else overflow
+
+    def advance(self, carried: Tensor | None = None) -> bool | Tensor:
+        """Back off or count after a backward, without reading anything back.
+
+        Args:
+            carried: flag (0-dim) of an overflow that was counted before and is still in the gradients; where it is
+                set, scale and counter stay.
+
+        Returns:
+            Whether the backward overflowed: a flag on the device (0-dim float32, 0 or 1), or a bool where the host
+            knows (static scale, no gradients, an overflow that the program noted itself).
+        """
+        if not self.dynamic:
             self._unskipped_mirror += 1
             self._forget_flags()
             return False
-        found = self._found_infs()
-        flagged = any(bool(flag.item()) for flag in found)
-        self._has_overflow = self._has_overflow or flagged or self._buffer_says_overflow()
-        self._refresh_mirror()
-        by_torch = bool(found) and flagged == self._has_overflow
-        self._advance(by_torch)
-        return self._has_overflow
-
-    def _advance(self, by_torch: bool) -> None:
-        """Move scale and counter on; let torch's own ``update()`` do it on the device where its rule is Apex's."""
-        before = self._mirror
-        scale, unskipped = self._after_backward(self._has_overflow)
-        if not by_torch:
-            self._set(scale, unskipped)
-            return
-        self._native.update()
-        self._mirror, self._unskipped_mirror = scale, unskipped
-        factor = 0.5 if self._has_overflow else 1.0 if unskipped else 2.0
-        if scale != before * factor:  # floor or ceiling
-            self._native.put(scale, unskipped)
-
-    def update_scale_on_device(self) -> Tensor | None:
-        """As :meth:`update_scale`, without reading the result: return the overflow flag (0-dim), None without one."""
-        found = self._found_infs()
-        if not found:
-            self.update_scale()
-            return None
-        flag = found[0]
-        for other in found[1:]:
-            flag = torch.maximum(flag, other.to(flag.device))
+        found = self._native.found_infs() if self._native is not None else []
+        if not found or self._noted_overflow or self._buffer_says_overflow():
+            return self._advance_on_host(found)
+        before = self._native.snapshot() if carried is not None else None
         self._native.update()
         self._native.clamp(self._min_loss_scale or SMALLEST_SCALE, self._max_loss_scale)
-        self._mirror_is_stale = True
-        return flag
+        if carried is not None and before is not None:
+            self._native.restore_where(carried, before)
+        self._flag = functools.reduce(torch.maximum, (flag.to(found[0].device) for flag in found))
+        self._is_stale = True
+        return self._flag
 
-    @property
-    def can_update_on_device(self) -> bool:
-        """Whether scale and overflow may stay on the device: a dynamic scale in torch's own GradScaler."""
-        return self.dynamic and self._native is not None and not isinstance(self._native, StandInGradScaler)
+    def _advance_on_host(self, found: list[Tensor]) -> bool:
+        overflow = self._noted_overflow or self._buffer_says_overflow() or any(bool(f.item()) for f in found)
+        self._read_back()
+        self._set(*self._after_backward(overflow))
+        self._noted_overflow = overflow
+        return overflow
 
-    def _found_infs(self) -> list[Tensor]:
-        return self._native.found_infs() if self._native is not None else []
+    def _after_backward(self, overflow: bool) -> tuple[float, int]:
+        """Scale and counter after one more backward, by Apex's rule."""
+        if overflow:
+            return max(self._min_loss_scale or SMALLEST_SCALE, self._mirror / 2.0), 0
+        unskipped = self._unskipped_mirror + 1
+        if unskipped == self._window:
+            return min(self._max_loss_scale, self._mirror * 2.0), 0
+        return self._mirror, unskipped
 
     def _forget_flags(self) -> None:
         if self._native is not None:
@@ -174,37 +188,23 @@ class LossScaler:
     def _buffer_says_overflow(self) -> bool:
         return self._overflow_buffer is not None and bool(self._overflow_buffer.item())
 
-    def _after_backward(self, overflow: bool) -> tuple[float, int]:
-        """Scale and counter after one more backward, by Apex's rule."""
-        if overflow:
-            return self._backed_off(), 0
-        unskipped = self._unskipped_mirror + 1
-        if self.dynamic and unskipped == self._window:
-            return min(self._max_loss_scale, self._mirror * 2.0), 0
-        return self._mirror, unskipped
-
-    def _backed_off(self) -> float:
-        halved = self._mirror / 2.0
-        if self._min_loss_scale:
-            return max(self._min_loss_scale, halved)
-        if halved < SMALLEST_SCALE:
-            notice_once(
-                f"The loss scale fell to {SMALLEST_SCALE} and stays there: every step overflows. Look for NaN in "
-                "the loss or the inputs, or set min_loss_scale in amp.initialize."
-            )
-        return max(SMALLEST_SCALE, halved)
-
     def _set(self, scale: float, unskipped: int) -> None:
         self._mirror, self._unskipped_mirror = scale, unskipped
         if self._native is not None:
             self._native.put(scale, unskipped)
             self._native.forget_overflows()
 
-    def _refresh_mirror(self) -> None:
-        if self._mirror_is_stale:
-            self._mirror_is_stale = False
-            self._mirror = float(self._native._scale.item())
-            self._unskipped_mirror = int(self._native._growth_tracker.item())
+    def _read_back(self) -> None:
+        if not self._is_stale:
+            return
+        self._is_stale = False
+        self._mirror = self._native.get_scale()
+        self._unskipped_mirror = self._native._get_growth_tracker()
+        if self._mirror <= SMALLEST_SCALE and not self._min_loss_scale:
+            notice_once(
+                f"The loss scale fell to {SMALLEST_SCALE} and stays there: every step overflows. Look for NaN in "
+                "the loss or the inputs, or set min_loss_scale in amp.initialize."
+            )
 
     def unscale(
         self,
@@ -216,7 +216,7 @@ class LossScaler:
     ) -> None:
         """Write ``model_grad / scale`` into each master gradient and note an overflow."""
         scale = self._loss_scale if scale_override is None else scale_override
-        if self._has_overflow or (scale == 1.0 and models_are_masters and not self.dynamic):
+        if self._noted_overflow or (scale == 1.0 and models_are_masters and not self.dynamic):
             return
         for model, master in zip(model_grads, master_grads):
             if model is not None and master is not None:
@@ -232,7 +232,7 @@ class LossScaler:
     ) -> None:
         """Write ``model_grad / scale + stashed`` into each master gradient and note an overflow of the former."""
         have, stash_has, out = scale_override if scale_override is not None else (self._loss_scale, 1.0, 1.0)
-        if self._has_overflow:
+        if self._noted_overflow:
             return
         for model, stashed, master in zip(model_grads, stashed_master_grads, master_grads):
             if model is not None and stashed is not None and master is not None:
@@ -242,7 +242,7 @@ class LossScaler:
 
     def _note_overflow(self, grad: Tensor) -> None:
         if self.dynamic and not bool(torch.isfinite(grad.data).all()):
-            self._has_overflow = True
+            self._noted_overflow = True
 
     def __getstate__(self) -> dict[str, Any]:
         """Apex's own attributes, so that files stay readable on either side."""

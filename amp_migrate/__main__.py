@@ -1,0 +1,7 @@
+"""``python -m amp_migrate``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())
