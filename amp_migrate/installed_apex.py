@@ -189,12 +189,23 @@ def _can_be_found(name: str) -> bool:
 
 def _file_of(name: str, folder: Path) -> Path | None:
     base = folder.joinpath(*name.split(".")[1:])
-    for candidate in (base / "__init__.py", base.with_suffix(".py")):
+    for candidate in (base / "__init__.py", base.parent / f"{base.name}.py"):
         if candidate.is_file():
             return candidate
-    parent = base.parent / "__init__.py"  # `from .amp import init` may name something inside the package
-    return folder / "__init__.py" if base == folder else (parent if _defines(parent, base.name) else None)
+    parent = base.parent / "__init__.py"  # `from . import x` may name something that the package itself defines
+    return parent if _binds(parent, base.name) else None
 
 
-def _defines(path: Path, name: str) -> bool:
-    return path.is_file() and name.encode() in _read(path)
+def _binds(path: Path, name: str) -> bool:
+    """Whether the module at ``path`` defines ``name``, or imports it from elsewhere."""
+    return any(name in _bound_names(node) for node in ast.parse(_read(path)).body)
+
+
+def _bound_names(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and node.module):
+        return [alias.asname or alias.name for alias in node.names]
+    return []

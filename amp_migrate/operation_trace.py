@@ -67,7 +67,9 @@ class OperationTrace:
         self._current.append(self._numbers.setdefault(text, len(self._numbers)))
 
     def end_sequence(self) -> None:
-        """A backward starts: what was collected led to it."""
+        """A backward starts: what was collected led to it, up to the gradient of 1 that torch makes for its root."""
+        if self._current and self.operations[self._current[-1]].startswith("aten.ones_like("):
+            self._current.pop()
         sequence = tuple(self._current)
         self._finished.append(self._sequence_numbers.setdefault(sequence, len(self._sequence_numbers)))
         self._current = []

@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"amp-migrate run: {error}", file=sys.stderr)
         return 2
     except SyntaxError as error:
-        sys.excepthook(SyntaxError, error, None)
+        sys.excepthook(type(error), error.with_traceback(None), None)
         return 1
     sys.argv = [str(module.__file__) if options.as_module else options.program, *options.args]
     try:
@@ -103,6 +103,8 @@ def _load(program: str, as_module: bool) -> tuple[CodeType, types.ModuleType]:
         _set_first_path(os.getcwd())
         return code, module
     path = os.path.join(program, "__main__.py") if os.path.isdir(program) else program
+    if sys.version_info >= (3, 9):  # since then, Python itself makes the script's path absolute
+        path = os.path.abspath(path)
     module.__file__ = path
     module.__spec__ = None
     _set_first_path(program if os.path.isdir(program) else os.path.dirname(os.path.realpath(path)))

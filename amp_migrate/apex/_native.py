@@ -179,13 +179,6 @@ def is_tracing() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
-def is_compiling() -> bool:
-    """Whether torch.compile is tracing this frame."""
-    compiler = getattr(torch, "compiler", None)
-    is_compiling_now = getattr(compiler, "is_compiling", None)
-    return bool(is_compiling_now()) if is_compiling_now is not None else False
-
-
 def process_group_size() -> int:
     """The number of processes that train together: 1 without an initialised process group."""
     distributed = torch.distributed

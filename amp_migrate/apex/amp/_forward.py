@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
+from collections import deque
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -60,7 +61,7 @@ def cast_floats(value: Any, dtype: torch.dtype) -> Any:
         return _cast_mapping(value, dtype)
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return type(value)._make(cast_floats(v, dtype) for v in value)
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
         return type(value)(cast_floats(v, dtype) for v in value)
     return value
 

@@ -54,9 +54,14 @@ class _ApexAbilities:
         for tensor, earlier in zip((self._scale, self._growth_tracker), before):
             tensor.copy_(torch.where(flag.to(tensor.device) > 0, earlier, tensor))
 
-    def clamp(self, low: float, high: float) -> None:
-        """Keep the scale within bounds without reading it back to the host."""
-        self._scale.clamp_(low, high)
+    def raise_to(self, floor: float, flag: Tensor) -> None:
+        """Raise the scale to ``floor`` if ``flag`` (0-dim, 0 or 1) is set, without reading it."""
+        torch.max(self._scale, flag.to(self._scale.device) * floor, out=self._scale)
+
+    def lower_to(self, ceiling: float, flag: Tensor) -> None:
+        """Lower the scale to ``ceiling`` if it has just grown: no overflow, and the counter back at 0."""
+        grown = (self._growth_tracker == 0) & (flag.to(self._scale.device) == 0)
+        self._scale.copy_(torch.where(grown, self._scale.clamp(max=ceiling), self._scale))
 
 
 @functools.lru_cache(maxsize=None)

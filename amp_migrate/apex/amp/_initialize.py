@@ -51,19 +51,19 @@ def _initialize(
         LossScaler(properties.loss_scale, init_scale, min_loss_scale=min_loss_scale, max_loss_scale=max_loss_scale)
         for _ in range(num_losses)
     ]
-    casts_of_models = PatchLedger()
+    undo_on_failure = PatchLedger()
     mark = patches.mark()
     try:
-        _change_models(model_list, properties, cast_model_outputs, device_types_of(model_list), casts_of_models)
+        _change_models(model_list, properties, cast_model_outputs, device_types_of(model_list), undo_on_failure)
         for optimizer in optimizer_list:
             if properties.cast_model_type:
-                cast_optimizer_state(optimizer)
+                cast_optimizer_state(optimizer, undo_on_failure)
             _process_optimizer(optimizer, properties)
         if properties.patch_torch_functions:
             start_casts(device_types_of(model_list), _compute_type(properties))
     except BaseException:
         patches.undo_to(mark)
-        casts_of_models.undo_all()
+        undo_on_failure.undo_all()
         raise
     _amp_state.opt_properties = properties
     _amp_state.loss_scalers = scalers
@@ -153,17 +153,16 @@ def _change_models(
     device_types: tuple[str, ...],
     undo: PatchLedger,
 ) -> None:
+    casts, dtype = None, None
     if properties.patch_torch_functions:
         casts = CastPlan.for_devices(device_types, _compute_type(properties))
-        plan = ForwardPlan(casts=casts, output_dtype=output_dtype)
-    elif properties.cast_model_type:
+    if properties.cast_model_type:
         dtype = _possible_type(properties.cast_model_type, device_types)
+        output_dtype = output_dtype or torch.float32
         for model in models:
             cast_model(model, dtype, bool(properties.keep_batchnorm_fp32), undo)
             _save_in_float32(model)
-        plan = ForwardPlan(input_dtype=dtype, output_dtype=output_dtype or torch.float32)
-    else:
-        plan = ForwardPlan(output_dtype=output_dtype)
+    plan = ForwardPlan(casts, dtype, output_dtype)
     for model in models:
         wrap_forward(model, plan)
 
@@ -196,18 +195,13 @@ def cast_model(model: nn.Module, dtype: torch.dtype, keep_batchnorm_fp32: bool, 
                     param.grad.data = param.grad.data.to(dtype)
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_floating_point():
-                undo.record(_set_item(module._buffers, name, buffer))
-                module._buffers[name] = buffer.to(dtype)
+                undo.set_item(module._buffers, name, buffer.to(dtype))
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
 
 
 def _set_data(tensor: torch.Tensor, data: torch.Tensor) -> Callable[[], None]:
     return lambda: setattr(tensor, "data", data)
-
-
-def _set_item(mapping: Any, key: str, value: Any) -> Callable[[], None]:
-    return lambda: mapping.__setitem__(key, value)
 
 
 class O2StateDictHook:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .. import _native
+from ._patches import PatchLedger
 
 if TYPE_CHECKING:
     from ._optimizer_state import AmpOptimizerState
@@ -32,7 +33,7 @@ def make_masters(optimizer: Any, stash: AmpOptimizerState) -> None:
             optimizer.state[master] = optimizer.state.pop(param)
     for param in (*stash.all_fp32_from_fp16_params, *stash.all_fp32_from_fp32_params):
         param.grad = None
-    cast_optimizer_state(optimizer)
+    cast_optimizer_state(optimizer, PatchLedger())
 
 
 def masters_in_group(group: dict[str, Any], stash: AmpOptimizerState) -> None:
@@ -64,14 +65,14 @@ def masters_in_group(group: dict[str, Any], stash: AmpOptimizerState) -> None:
     stash.all_fp32_from_fp32_params += full
 
 
-def cast_optimizer_state(optimizer: Any) -> None:
+def cast_optimizer_state(optimizer: Any, undo: PatchLedger) -> None:
     """Cast floating per-parameter state to its parameter's dtype, as loading a state dict does ("step" stays)."""
     for param, state in optimizer.state.items():
         if not isinstance(param, Tensor) or not isinstance(state, dict):
             continue
         for key, value in state.items():
             if isinstance(value, Tensor) and value.is_floating_point() and key != "step":
-                state[key] = value.to(dtype=param.dtype, device=param.device)
+                undo.set_item(state, key, value.to(dtype=param.dtype, device=param.device))
 
 
 def gather_master_grads(stash: AmpOptimizerState) -> list[tuple[Tensor, Tensor]]:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from .scaler import LossScaler
 
 
+#: an optimizer that is named in blocks but never stepped mustn't collect outcomes for ever
+_MOST_OUTCOMES = 64
+
+
 class AmpOptimizerState:
     """State of one optimizer between ``scale_loss`` and ``step``."""
 
@@ -21,8 +25,8 @@ class AmpOptimizerState:
         self.params_have_scaled_gradients = False
         #: the scaler of the block that is open
         self.loss_scaler: LossScaler | None = None
-        #: loss id → (its scaler, whether a backward since the last step overflowed: bool, or flag on the device)
-        self.overflows: dict[int, tuple[LossScaler, bool | Tensor]] = {}
+        #: for the backwards since the last step: loss id, its scaler, and whether it overflowed
+        self.overflows: list[tuple[int, LossScaler, bool | Tensor]] = []
         #: flag of an infinity in gradients that were kept in place, which was counted before (several processes)
         self.carried_overflow: Tensor | None = None
         #: gradients from before the block, by parameter
@@ -40,35 +44,53 @@ class AmpOptimizerState:
     @property
     def already_patched(self) -> bool:
         """Whether the next step will be skipped. Reads flags back from the device."""
-        return any(_is_set(overflow) for _, overflow in self.overflows.values())
+        return self._first_overflow() is not None
 
     @property
     def host_knows_of_overflow(self) -> bool:
         """Whether an overflow was found that no flag on the device tells of."""
-        return any(overflow is True for _, overflow in self.overflows.values())
+        return any(overflow is True for _, _, overflow in self.overflows)
 
     def note_overflow(self, overflow: bool | Tensor, loss_id: int, scaler: LossScaler) -> None:
-        """Remember the outcome of a backward until the next step, without reading it."""
-        _, before = self.overflows.get(loss_id, (scaler, False))
-        self.overflows[loss_id] = (scaler, _either(before, overflow))
+        """Remember the outcome of a backward until the next step, without reading it.
+
+        Args:
+            overflow: whether it overflowed: known, or a flag on the device (0-dim float32, 0 or 1).
+            loss_id: which loss it was, for the message.
+            scaler: that loss's scaler.
+        """
+        last = self.overflows[-1] if self.overflows else None
+        if last is not None and (last[0] == loss_id or len(self.overflows) == _MOST_OUTCOMES):
+            self.overflows[-1] = (loss_id, scaler, _either(last[2], overflow))
+        else:
+            self.overflows.append((loss_id, scaler, overflow))
 
     def take_overflow(self) -> tuple[int, LossScaler] | None:
-        """Forget all outcomes; return loss id and scaler of one that overflowed. Reads one flag per loss."""
-        overflows, self.overflows = self.overflows, {}
-        for loss_id, (scaler, overflow) in overflows.items():
-            if _is_set(overflow):
-                return loss_id, scaler
-        return None
+        """Forget all outcomes; return loss id and scaler of the first that overflowed. Reads the device once."""
+        first = self._first_overflow()
+        self.overflows = []
+        return first
 
     def take_flag(self) -> Tensor | None:
         """Forget all outcomes; return one flag for them (0-dim float32, 0 or 1), None if none is on the device."""
-        flags = [overflow for _, overflow in self.overflows.values() if isinstance(overflow, Tensor)]
-        self.overflows = {}
-        return functools.reduce(torch.maximum, flags) if flags else None
+        flags = [overflow for _, _, overflow in self.overflows if isinstance(overflow, Tensor)]
+        self.overflows = []
+        return functools.reduce(torch.max, flags) if flags else None
+
+    def _first_overflow(self) -> tuple[int, LossScaler] | None:
+        flags = [overflow for _, _, overflow in self.overflows if isinstance(overflow, Tensor)]
+        read = iter(_read(flags))
+        for loss_id, scaler, overflow in self.overflows:
+            if next(read) if isinstance(overflow, Tensor) else overflow:
+                return loss_id, scaler
+        return None
 
 
-def _is_set(overflow: bool | Tensor) -> bool:
-    return bool(overflow.item()) if isinstance(overflow, Tensor) else overflow
+def _read(flags: list[Tensor]) -> list[bool]:
+    """The flags on the host, read in one go."""
+    if len(flags) > 1:
+        return [bool(value) for value in torch.stack([flag.to(flags[0].device) for flag in flags]).tolist()]
+    return [bool(flag.item()) for flag in flags]
 
 
 def _either(one: bool | Tensor, other: bool | Tensor) -> bool | Tensor:
@@ -76,5 +98,5 @@ def _either(one: bool | Tensor, other: bool | Tensor) -> bool | Tensor:
     if one is True or other is True:
         return True
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.maximum(one, other)
+        return torch.max(one, other)
     return one if isinstance(one, Tensor) else other

@@ -39,6 +39,12 @@ class PatchLedger:
 
         self.record(undo)
 
+    def set_item(self, mapping: Any, key: Any, value: Any) -> None:
+        """Set ``mapping[key]``, which is there, and remember what it was."""
+        before = mapping[key]
+        mapping[key] = value
+        self.record(lambda: mapping.__setitem__(key, before))
+
     def mark(self) -> int:
         """A position to return to with :meth:`undo_to`."""
         return len(self._undo)

@@ -189,11 +189,11 @@ def _amp_step(step: Callable[..., Any]) -> Callable[..., Any]:
         closure = args[0] if args else kwargs.get("closure")
         if closure is not None and stash.master_weights:
             raise RuntimeError(_NO_CLOSURES)
+        if closure is not None and stash.already_patched:  # the skip stays pending
+            raise RuntimeError(_NO_CLOSURES)
         if not _skips_in_kernel(self, stash):
             overflowed = stash.take_overflow()
             if overflowed is not None:
-                if closure is not None:
-                    raise RuntimeError(_NO_CLOSURES)
                 return _skip(self, stash, *overflowed)
         if stash.master_weights:
             self._amp_lazy_init()

@@ -102,8 +102,9 @@ class scale_loss:
             for stash in stashes:
                 stash.params_have_scaled_gradients = True
         else:
-            self._unscale()
-            self._update_scale(stashes)
+            with torch.no_grad():
+                self._unscale()
+                self._update_scale(stashes)
 
     def _needs_no_scaling(self) -> bool:
         scaler = self._scaler
@@ -127,7 +128,7 @@ class scale_loss:
         if self._delay_overflow_check:
             return
         carried = [stash.carried_overflow for stash in stashes if stash.carried_overflow is not None]
-        overflow = self._scaler.advance(functools.reduce(torch.maximum, carried) if carried else None)
+        overflow = self._scaler.advance(functools.reduce(torch.max, carried) if carried else None)
         for stash in stashes:
             stash.note_overflow(overflow, self._loss_id, self._scaler)
 

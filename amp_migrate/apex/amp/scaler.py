@@ -49,7 +49,8 @@ class LossScaler:
         self.dynamic = loss_scale == "dynamic"
         self._mirror = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
         self._unskipped_mirror = 0
-        self._is_stale = False
+        #: backwards since scale and counter were last known here
+        self._unread = 0
         self._max_loss_scale = max_loss_scale
         self._min_loss_scale = min_loss_scale
         self._window = scale_window
@@ -157,13 +158,21 @@ class LossScaler:
         if not found or self._noted_overflow or self._buffer_says_overflow():
             return self._advance_on_host(found)
         before = self._native.snapshot() if carried is not None else None
+        # before update(), which adds the flags up in place: 2 or 3 would be no flag any more
+        self._flag = functools.reduce(torch.max, (flag.to(found[0].device) for flag in found))
         self._native.update()
-        self._native.clamp(self._min_loss_scale or SMALLEST_SCALE, self._max_loss_scale)
+        self._apply_bounds(self._flag)
         if carried is not None and before is not None:
             self._native.restore_where(carried, before)
-        self._flag = functools.reduce(torch.maximum, (flag.to(found[0].device) for flag in found))
-        self._is_stale = True
         return self._flag
+
+    def _apply_bounds(self, flag: Tensor) -> None:
+        """Apex's bounds: the floor counts when the scale backs off, the ceiling when it grows."""
+        self._unread += 1
+        self._native.raise_to(self._min_loss_scale or SMALLEST_SCALE, flag)
+        growths = (self._unskipped_mirror + self._unread) // self._window
+        if growths and self._mirror * 2.0 ** min(growths, 64) > self._max_loss_scale:
+            self._native.lower_to(self._max_loss_scale, flag)
 
     def _advance_on_host(self, found: list[Tensor]) -> bool:
         overflow = self._noted_overflow or self._buffer_says_overflow() or any(bool(f.item()) for f in found)
@@ -195,9 +204,9 @@ class LossScaler:
             self._native.forget_overflows()
 
     def _read_back(self) -> None:
-        if not self._is_stale:
+        if not self._unread:
             return
-        self._is_stale = False
+        self._unread = 0
         self._mirror = self._native.get_scale()
         self._unskipped_mirror = self._native._get_growth_tracker()
         if self._mirror <= SMALLEST_SCALE and not self._min_loss_scale:
