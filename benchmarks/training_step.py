@@ -146,7 +146,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {options.device_type}")
-    print(f"{'optimizer':12} {'backwards':>9} {'native':>7} {'drop-in':>8} {'ratio':>6} {'reads':>9} {'time ratio':>10}")
+    print(
+        f"{'optimizer':12} {'backwards':>9} {'native':>7} {'drop-in':>8} {'ratio':>6} {'reads':>9} {'time ratio':>10}"
+    )
     for name, make in OPTIMIZERS.items():
         for parts in (1, 4):
             args = (make, 64, parts, options.device_type)

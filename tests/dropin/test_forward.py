@@ -23,6 +23,7 @@ from .recording import in_child
 from .scenarios import batch, fill, mlp, poison, sgd, tensors, wave
 
 LEVELS = ("O0", "O1", "O2", "O3")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:TF32:UserWarning")
 
 
 class Net(torch.nn.Module):

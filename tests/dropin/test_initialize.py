@@ -232,8 +232,11 @@ class StubbornSGD(torch.optim.SGD):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("forbidden", ["_amp_stash", "_prepare_amp_backward", "step"])
-def test_a_failed_initialize_leaves_everything_as_it_was(amp, level, forbidden) -> None:
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_failed_initialize_leaves_everything_as_it_was(amp, level, forbidden, trained) -> None:
     model, first = _trained()
+    if not trained:
+        first = sgd(model)
     second = StubbornSGD(model.parameters(), lr=0.1)
     second.forbidden = forbidden
     before = _everything(model, first, second)
