@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import importlib
 import functools
 import io
 import os
@@ -205,6 +206,28 @@ def test_threads_with_replicas_train_their_own_weights(amp) -> None:
     results = [in_thread(lambda r=r: r(batch(0)[0])) for r in replicas]
     assert [r.dtype for r in results] == [torch.float16] * 2
     assert moves(results[0]) and not moves(results[1])
+
+
+@needs_float16
+def test_replicas_of_data_parallel_cast_in_their_threads_and_train_the_original(amp, monkeypatch) -> None:
+    replicate = importlib.import_module("torch.nn.parallel.replicate")
+
+    def clones_instead_of_gpu_copies(tensors, devices, detach=False):
+        return [[t.clone() for t in tensors] for _ in devices]
+
+    monkeypatch.setattr(replicate, "_broadcast_coalesced_reshape", clones_instead_of_gpu_copies)
+    model, optimizer = start(amp, mlp())
+    replicas = replicate.replicate(model, [0, 1])
+    outputs = [in_thread(lambda r=r, i=i: r(batch(i)[0])) for i, r in enumerate(replicas)]
+    assert [o.dtype for o in outputs] == [torch.float16] * 2
+    with amp.scale_loss(torch.cat(outputs).float().pow(2).mean(), optimizer) as scaled:
+        scaled.backward()
+    got = [p.grad.clone() for p in model.parameters()]
+    optimizer.zero_grad()
+    with amp.scale_loss(torch.cat([model(batch(i)[0]) for i in (0, 1)]).float().pow(2).mean(), optimizer) as scaled:
+        scaled.backward()
+    for replicated, alone in zip(got, model.parameters()):
+        torch.testing.assert_close(replicated, alone.grad, rtol=1e-2, atol=1e-3)
 
 
 @needs_float16
