@@ -6,7 +6,9 @@ Everything is found by looking for the attribute, never by reading ``torch.__ver
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, NamedTuple, Sequence
+import importlib
+import inspect
+from typing import Any, Callable, Iterable, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
@@ -129,8 +131,14 @@ def computes_in(device_type: str, dtype: torch.dtype) -> bool:
     return True
 
 
-def grad_scaler_class(device_type: str) -> type | None:
-    """The torch GradScaler that really scales on ``device_type``; None where torch has none (a CPU before 2.3)."""
+def grad_scaler_class(device_type: str, sharded: bool = False) -> type | None:
+    """The torch GradScaler that really scales on ``device_type``; None where torch has none (a CPU before 2.3).
+
+    With ``sharded``, the one of FSDP (1.12): it tells all processes of an overflow in one's shard.
+    """
+    if sharded:
+        scaler: type = importlib.import_module("torch.distributed.fsdp.sharded_grad_scaler").ShardedGradScaler
+        return scaler
     if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler
     if device_type == "cuda":
@@ -139,8 +147,21 @@ def grad_scaler_class(device_type: str) -> type | None:
 
 
 def takes_device(scaler_class: type) -> bool:
-    """Whether the scaler's constructor takes a device type first (``torch.amp.GradScaler``)."""
-    return scaler_class is getattr(getattr(torch, "amp", None), "GradScaler", None)
+    """Whether the scaler's constructor takes a device type (``torch.amp.GradScaler``, and FSDP's since 2.3)."""
+    return "device" in inspect.signature(scaler_class).parameters
+
+
+def is_sharded(modules: Iterable[torch.nn.Module]) -> bool:
+    """Whether a module is wrapped by FSDP, or its parameters were sharded by ``fully_shard`` (DTensors)."""
+    return any(
+        cls.__name__ in ("FullyShardedDataParallel", "FSDPModule") for module in modules for cls in type(module).__mro__
+    )
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a DTensor that this process holds, sharing its memory; any other tensor itself."""
+    to_local = getattr(tensor, "to_local", None)
+    return to_local() if to_local is not None else tensor
 
 
 def add_into(totals: Sequence[Tensor], terms: Sequence[Tensor]) -> None:
@@ -167,7 +188,7 @@ def multiply_and_check(tensors: Sequence[Tensor], factor: Tensor) -> Tensor:
     """Multiply ``tensors`` in place; return a flag (0-dim float32): 1 if one of them isn't finite, else 0."""
     flag = torch.zeros((), dtype=torch.float32, device=factor.device)
     with torch.no_grad():
-        for tensor in tensors:
+        for tensor in map(local, tensors):
             tensor.mul_(factor.to(tensor.device))
             bad = (~torch.isfinite(tensor).all()).float()
             flag = torch.max(flag, bad.to(flag.device))

@@ -31,7 +31,9 @@ class _ApexAbilities:
 
     def found_infs(self) -> list[Tensor]:
         """A flag (0.0 or 1.0, 0-dim float32) per optimizer and device unscaled since the last update."""
-        return [f for state in self._per_optimizer_states.values() for f in state["found_inf_per_device"].values()]
+        flags = [f for state in self._per_optimizer_states.values() for f in state["found_inf_per_device"].values()]
+        shape = self._scale.shape if self._scale is not None else ()
+        return [flag if flag.shape == shape else flag.reshape(shape) for flag in flags]  # FSDP's have one element
 
     def forget_overflows(self) -> None:
         """Drop the flags, so that the same optimizer can be unscaled again."""
@@ -69,14 +71,24 @@ def _class_for(base: type) -> Any:
     return type("ApexGradScaler", (_ApexAbilities, base), {"__doc__": _ApexAbilities.__doc__})
 
 
-def make_grad_scaler(device: torch.device, scale: float, growth_tracker: int, growth_interval: int) -> Any:
-    """Return the scaler for losses on ``device``; its tensors are made there when the first loss is scaled."""
-    base = _native.grad_scaler_class(device.type)
+def make_grad_scaler(
+    device: torch.device, scale: float, growth_tracker: int, growth_interval: int, sharded: bool = False
+) -> Any:
+    """Return the scaler for losses on ``device``; its tensors are made there when the first loss is scaled.
+
+    Args:
+        device: where the losses are.
+        scale: the scale to start with.
+        growth_tracker: backwards without an overflow so far.
+        growth_interval: backwards without an overflow after which the scale grows.
+        sharded: whether the model's parameters are sharded over the processes (FSDP).
+    """
+    base = _native.grad_scaler_class(device.type, sharded)
     options: dict[str, Any] = {"init_scale": scale, "growth_interval": growth_interval}
     if base is None:
         scaler = _class_for(StandInGradScaler)(**options)
     elif _native.takes_device(base):
-        scaler = _class_for(base)(device.type, **options)
+        scaler = _class_for(base)(device=device.type, **options)
     else:
         scaler = _class_for(base)(**options)
     scaler._init_growth_tracker = growth_tracker

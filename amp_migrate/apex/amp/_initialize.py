@@ -48,7 +48,13 @@ def _initialize(
     if not _amp_state.allow_incoming_model_not_fp32:
         check_params_fp32(model_list)
     scalers = [
-        LossScaler(properties.loss_scale, init_scale, min_loss_scale=min_loss_scale, max_loss_scale=max_loss_scale)
+        LossScaler(
+            properties.loss_scale,
+            init_scale,
+            min_loss_scale=min_loss_scale,
+            max_loss_scale=max_loss_scale,
+            sharded=_native.is_sharded(module for model in model_list for module in model.modules()),
+        )
         for _ in range(num_losses)
     ]
     undo_on_failure = PatchLedger()

@@ -31,6 +31,7 @@ class LossScaler:
         scale_window: backwards without an overflow before the scale grows.
         min_loss_scale: floor of a dynamic scale.
         max_loss_scale: ceiling of a dynamic scale.
+        sharded: the model's parameters are sharded over the processes (FSDP); not in Apex.
     """
 
     warned_no_fused_kernel = False
@@ -45,6 +46,7 @@ class LossScaler:
         scale_window: int = options.GROWTH_INTERVAL,
         min_loss_scale: float | None = None,
         max_loss_scale: float = options.MAX_LOSS_SCALE,
+        sharded: bool = False,
     ) -> None:
         self.dynamic = loss_scale == "dynamic"
         self._mirror = min(max_loss_scale, init_scale) if self.dynamic else float(loss_scale)
@@ -58,6 +60,7 @@ class LossScaler:
         self._flag: Tensor | None = None
         self._overflow_buffer: Tensor | None = None
         self._native: Any = None
+        self._sharded = sharded
 
     @property
     def _loss_scale(self) -> float:
@@ -103,7 +106,9 @@ class LossScaler:
     def scale(self, loss: Tensor) -> Tensor:
         """Return ``loss.float()`` times the scale, on the loss's device."""
         if self._native is None:
-            self._native = make_grad_scaler(loss.device, self._mirror, self._unskipped_mirror, self._window)
+            self._native = make_grad_scaler(
+                loss.device, self._mirror, self._unskipped_mirror, self._window, self._sharded
+            )
         scaled: Tensor = self._native.scale(loss.float())
         return scaled
 
