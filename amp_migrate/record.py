@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 from torch.autograd import Variable
 
-from .operation_trace import OperationTrace
-
 FORMAT = "amp_migrate.record/1"
 
 
@@ -110,6 +108,8 @@ class Recorder:
     def __init__(self) -> None:
         if not hasattr(_step_hooks(), "register_optimizer_step_pre_hook"):
             raise CannotRecord(f"recording needs torch 2.0 or newer; this is {torch.__version__}.")
+        from .operation_trace import OperationTrace  # needs what the check above found
+
         self._trace = OperationTrace()
         self._steps: list[StepRecord] = []
         self._optimizers: list[Any] = []

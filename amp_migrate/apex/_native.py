@@ -200,6 +200,13 @@ def is_tracing() -> bool:
     return torch._C._get_tracing_state() is not None
 
 
+def is_compiling() -> bool:
+    """Whether torch.compile is tracing this frame."""
+    compiler = getattr(torch, "compiler", None)
+    asks = getattr(compiler, "is_compiling", None)
+    return bool(asks is not None and asks())
+
+
 def process_group_size() -> int:
     """The number of processes that train together: 1 without an initialised process group."""
     distributed = torch.distributed

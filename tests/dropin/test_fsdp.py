@@ -71,7 +71,7 @@ def test_an_overflow_in_one_shard_skips_the_step_of_all(tmp_path: Path, how: str
             pytest.skip("this torch has no fully_shard (2.6)")
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM), encoding="utf-8")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
         [*launch, "-m", "amp_migrate.run", str(program), how],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

@@ -82,6 +82,8 @@ def call_with_casts(plan: CastPlan, function: Any, args: tuple[Any, ...], kwargs
 
     A block around it may be the user's own ``torch.autocast`` or ``amp.disable_casts()``; it keeps its say.
     """
+    if _native.is_compiling() and all(_native.is_autocast_on(t) for t in plan.device_types):
+        return function(*args, **kwargs)  # dynamo before 2.7 breaks the graph at the nesting counter
     depth = torch.autocast_increment_nesting()
     try:
         if depth > 1:
