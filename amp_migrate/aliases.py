@@ -30,7 +30,7 @@ class AliasFinder:
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec of an aliased module; None for other names, and for modules that the target lacks."""
-        if fullname != self.alias and not fullname.startswith(self.alias + "."):
+        if not self.serves(fullname):
             return None
         name = self.target + fullname[len(self.alias) :]
         try:
@@ -43,6 +43,10 @@ class AliasFinder:
         spec.submodule_search_locations = real.submodule_search_locations
         return spec
 
+    def serves(self, fullname: str) -> bool:
+        """Whether this finder answers for ``fullname``."""
+        return (fullname + ".").startswith(self.alias + ".")
+
     def name_loaded_modules(self) -> None:
         """Enter the target's loaded modules under their alias.
 
@@ -50,8 +54,9 @@ class AliasFinder:
         object of the same name there (``apex.amp._amp_state``).
         """
         for name, module in list(sys.modules.items()):
-            if name.startswith(self.target + "."):
-                sys.modules.setdefault(self.alias + name[len(self.target) :], module)
+            alias = self.alias + name[len(self.target) :]
+            if name.startswith(self.target + ".") and self.serves(alias):
+                sys.modules.setdefault(alias, module)
 
 
 class _AliasLoader(Loader):
@@ -64,6 +69,12 @@ class _AliasLoader(Loader):
         module = importlib.import_module(self._name)
         self._own_spec = module.__spec__
         return module
+
+    def get_code(self, fullname: str) -> Any:
+        """The target's code, for ``python -m``."""
+        spec = importlib.util.find_spec(self._name)
+        loader: Any = spec.loader if spec is not None else None
+        return loader.get_code(self._name)
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self._own_spec  # the import system has put the alias's there

@@ -25,7 +25,7 @@ class ApexFinder(AliasFinder):
     def __init__(self, installed_apex: InstalledApex) -> None:
         super().__init__("apex", "amp_migrate.apex")
         self.keeps_installed = installed_apex.kind in KEPT_KINDS
-        self._elsewhere = _supplied_elsewhere(installed_apex)
+        self._elsewhere = _supplied_elsewhere(installed_apex) if self.keeps_installed else frozenset()
         #: modules called apex that were loaded before, to be put back
         self.displaced: dict[str, ModuleType] = {}
 
@@ -37,17 +37,17 @@ class ApexFinder(AliasFinder):
         Raises:
             ImportError: if neither side has it and it is being imported (a mere query gets None).
         """
-        if not (fullname + ".").startswith("apex."):
-            return None
-        if self.keeps_installed:
-            if fullname == "apex":
-                return find_spec_of_apex()
-            if fullname.split(".")[1] in self._elsewhere:
-                return None
+        if self.keeps_installed and fullname == "apex":
+            return find_spec_of_apex()
         spec = super().find_spec(fullname, path, target)
-        if spec is None and not self.keeps_installed and _is_an_import(sys._getframe(1)):
+        is_ours = (fullname + ".").startswith("apex.") and not self.keeps_installed
+        if spec is None and is_ours and _is_an_import(sys._getframe(1)):
             raise ImportError(_sentence_on_missing(fullname), name=fullname)
         return spec
+
+    def serves(self, fullname: str) -> bool:
+        """Whether the drop-in supplies this module, rather than the installed Apex."""
+        return super().serves(fullname) and (fullname.split(".") + [""])[1] not in self._elsewhere
 
     def find_distributions(self, context: Any = None) -> Iterable[Any]:
         """Answer ``importlib.metadata.version("apex")`` where the drop-in shadows whatever is there."""
@@ -67,9 +67,9 @@ class ApexFinder(AliasFinder):
 
 def _supplied_elsewhere(installed_apex: InstalledApex) -> frozenset[str]:
     """The modules that the installed Apex keeps. A Python-only build keeps those that we don't have."""
-    from .apex import SUBMODULES
+    from .apex import NAME_ONLY, SUBMODULES
 
-    ours = {"amp"} if installed_apex.kind is not ApexKind.PYTHON_ONLY else set(SUBMODULES)
+    ours = {"amp"} if installed_apex.kind is not ApexKind.PYTHON_ONLY else set(SUBMODULES) - set(NAME_ONLY)
     return frozenset(installed_apex.submodules) - ours
 
 

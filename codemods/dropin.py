@@ -16,6 +16,22 @@ DROPIN = "amp_migrate.apex"
 #: path below ``apex`` → whether the drop-in has it
 SERVED: Mapping[str, bool] = {
     "amp": True,
+    "contrib": False,  # most of it is names that raise on use: an installed Apex does better
+    "contrib.clip_grad": True,
+    "contrib.focal_loss": True,
+    "contrib.group_norm": True,
+    "contrib.layer_norm": True,
+    "contrib.optimizers": True,
+    "contrib.xentropy": True,
+    "fp16_utils": True,
+    "fused_dense": True,
+    "mlp": True,
+    "multi_tensor_apply": True,
+    "normalization": True,
+    "optimizers": True,
+    "parallel": True,
+    "reparameterization": True,
+    "RNN": True,
 }
 
 #: True once every public part of Apex has a row that says True. Only then may the bare module be handed to code
@@ -24,16 +40,14 @@ SERVES_WHOLE_TREE = False
 
 #: path below ``apex`` → what a person can use instead, as the object of "use …"
 INSTEAD: Mapping[str, str] = {
-    "parallel": "torch.nn.parallel.DistributedDataParallel and torch.nn.SyncBatchNorm",
-    "parallel.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
-    "parallel.SyncBatchNorm": "torch.nn.SyncBatchNorm",
-    "parallel.convert_syncbn_model": "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
-    "optimizers": "the optimizers of torch.optim",
-    "optimizers.FusedAdam": "torch.optim.AdamW or Adam, with every default that differs spelled out",
-    "optimizers.FusedSGD": "torch.optim.SGD",
-    "normalization": "torch.nn.LayerNorm",
-    "fp16_utils": "torch.autocast and torch.amp.GradScaler",
-    "mlp": "torch.nn.Sequential of Linear and ReLU layers",
+    "contrib.fmha": "torch.nn.functional.scaled_dot_product_attention",
+    "contrib.groupbn": "torch.nn.SyncBatchNorm with channels_last tensors",
+    "contrib.index_mul_2d": "in1[idx] * in2",
+    "contrib.multihead_attn": "torch.nn.MultiheadAttention or torch.nn.functional.scaled_dot_product_attention",
+    "contrib.sparsity": "torch.ao.pruning.WeightNormSparsifier",
+    "contrib.transducer": "torchaudio.functional.rnnt_loss",
+    "pyprof": "torch.profiler",
+    "transformer": "Megatron-core",
 }
 
 
@@ -50,7 +64,7 @@ def path_below_apex(dotted: str) -> str | None:
 def is_served(path: str) -> bool:
     """Return whether the drop-in has ``path`` (below ``apex``; ``""`` is the package itself, which it has).
 
-    >>> is_served("amp.handle"), is_served("parallel")
+    >>> is_served("amp.handle"), is_served("transformer")
     (True, False)
     """
     if not path:

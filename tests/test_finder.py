@@ -130,6 +130,14 @@ def test_a_real_apex_with_amp_gets_ours_too_since_its_own_is_broken_on_this_torc
     assert normalization.REAL
 
 
+def test_our_own_modules_never_stand_in_for_those_that_the_installed_apex_keeps(site: Path) -> None:
+    importlib.import_module("amp_migrate.apex.normalization")
+    package(site, "normalization.py")
+    install()
+    importlib.import_module("apex.amp")
+    assert importlib.import_module("apex.normalization").REAL
+
+
 def test_the_unrelated_package_is_shadowed(site: Path) -> None:
     package(site, "forms.py", init="from pyramid.session import X\n")
     install()

@@ -9,9 +9,18 @@ from typing import Any
 from ._passthrough import pass_through_if_needed
 
 #: the modules of Apex that this drop-in has
-SUBMODULES = ("amp",)
+SUBMODULES = (
+    "RNN", "amp", "contrib", "fp16_utils", "fused_dense", "mlp", "multi_tensor_apply", "normalization", "optimizers",
+    "parallel", "pyprof", "reparameterization", "transformer",
+)  # fmt: skip
+#: those whose names import, and raise on use
+NAME_ONLY = ("pyprof", "transformer")
 
-__all__ = list(SUBMODULES)
+__all__ = [*SUBMODULES, "DeprecatedFeatureWarning"]
+
+
+class DeprecatedFeatureWarning(FutureWarning):
+    """The category of Apex's own warnings, which programs filter by name. The drop-in gives none."""
 
 
 def missing_name(name: str) -> str:

@@ -105,6 +105,16 @@ def test_a_static_scale_never_skips() -> None:
     assert not optimizer.overflow and not torch.isfinite(model.a.float()).all()
 
 
+def test_an_overflow_is_forgotten_at_the_next_backward() -> None:
+    model = Squares()
+    optimizer = fp16.FP16_Optimizer(sgd(model), dynamic_loss_scale=True, verbose=False)
+    optimizer.backward(model(0.5) * float("inf"))
+    assert optimizer.overflow and optimizer.clip_master_grads(1.0) == -1
+    optimizer.zero_grad(set_grads_to_None=True)
+    optimizer.update_master_grads()  # without a gradient to look at
+    assert not optimizer.overflow and optimizer.loss_scale == 32768.0
+
+
 def test_loading_does_not_tie_two_optimizers_together() -> None:
     first = fp16.FP16_Optimizer(sgd(Squares()), dynamic_loss_scale=True, verbose=False)
     second = fp16.FP16_Optimizer(sgd(Squares()), dynamic_loss_scale=True, verbose=False)
@@ -116,7 +126,7 @@ def test_loading_does_not_tie_two_optimizers_together() -> None:
 def test_the_state_survives_torch_save() -> None:
     model = Squares()
     optimizer = fp16.FP16_Optimizer(sgd(model), dynamic_loss_scale=True, verbose=False)
-    optimizer.backward(model(0.5))
+    optimizer.backward(model(0.5) * 2.0**-8)
     optimizer.step()
     file = io.BytesIO()
     torch.save(optimizer.state_dict(), file)
@@ -220,7 +230,9 @@ def test_files_of_real_apex_load_and_go_on(path: Path, expected: dict[str, Any],
         assert torch.equal(master.flatten(), torch.tensor(values))
     # one step with known gradients, against SGD's formula on the saved masters and momentum
     before = [master.detach().clone() for master in masters]
-    saved_states = saved["optimizer"]["optimizer_state_dict"]["state"]
+    saved_states = copy.deepcopy(
+        saved["optimizer"]["optimizer_state_dict"]["state"]
+    )  # newer torch steps on it in place
     ids = saved["optimizer"]["optimizer_state_dict"]["param_groups"][0]["params"]
     scale = optimizer.loss_scale
     optimizer.zero_grad()

@@ -18,17 +18,17 @@ KEPT = {
     "utf-8": ("# ü\nfrom apex import amp\n".encode(), "# ü\nfrom amp_migrate.apex import amp\n".encode()),
     "CRLF": (b"from apex import amp\r\nx = 1\r\n", b"from amp_migrate.apex import amp\r\nx = 1\r\n"),
     "CRLF where a line is split": (
-        b"x = 1\r\nfrom apex import amp, parallel\r\n",
-        b"x = 1\r\nfrom amp_migrate.apex import amp\r\nfrom apex import parallel\r\n",
+        b"x = 1\r\nfrom apex import amp, transformer\r\n",
+        b"x = 1\r\nfrom amp_migrate.apex import amp\r\nfrom apex import transformer\r\n",
     ),
     "mixed line ends": (
-        b"a = 1\nfrom apex import amp, parallel\r\nb = 2\n\r\n",
-        b"a = 1\nfrom amp_migrate.apex import amp\r\nfrom apex import parallel\r\nb = 2\n\r\n",
+        b"a = 1\nfrom apex import amp, transformer\r\nb = 2\n\r\n",
+        b"a = 1\nfrom amp_migrate.apex import amp\r\nfrom apex import transformer\r\nb = 2\n\r\n",
     ),
     "tabs": (b"if x:\n\tfrom apex import amp\n", b"if x:\n\tfrom amp_migrate.apex import amp\n"),
     "no final line end": (
-        b"from apex import amp, parallel",
-        b"from amp_migrate.apex import amp\nfrom apex import parallel",
+        b"from apex import amp, transformer",
+        b"from amp_migrate.apex import amp\nfrom apex import transformer",
     ),
     "trailing spaces": (
         b"from apex import amp  \n   \nx  =  1 \n",
@@ -39,8 +39,8 @@ KEPT = {
         b"x = 1\n\x0c\nimport amp_migrate.apex as apex\n",
     ),
     "form feed before a statement": (
-        b"\x0cx = 1\n\x0cfrom apex import amp, parallel\n \x0c\x0cy = 2\n",
-        b"\x0cx = 1\n\x0cfrom amp_migrate.apex import amp\nfrom apex import parallel\n \x0c\x0cy = 2\n",
+        b"\x0cx = 1\n\x0cfrom apex import amp, transformer\n \x0c\x0cy = 2\n",
+        b"\x0cx = 1\n\x0cfrom amp_migrate.apex import amp\nfrom apex import transformer\n \x0c\x0cy = 2\n",
     ),
     "form feed in a string": (
         b'"""\n\x0cpage\n"""\nimport apex\n',
@@ -147,7 +147,7 @@ def test_a_project_module_called_apex_keeps_its_imports() -> None:
 
 
 def test_findings_of_a_changed_source_also_have_their_new_lines() -> None:
-    result = rewrite_source(b"from apex import amp, parallel\nfrom apex import mlp\n")
+    result = rewrite_source(b"from apex import amp, transformer\nfrom apex import pyprof\n")
     assert [each.line for each in result.findings] == [1, 2]
     assert [each.line for each in result.findings_after] == [2, 3]
 

@@ -38,9 +38,9 @@ def git(folder: Path, *arguments: str) -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_bytes(OLD)
-    (tmp_path / "src" / "model.py").write_bytes(b"from apex import amp, parallel\r\n")
+    (tmp_path / "src" / "model.py").write_bytes(b"from apex import amp, transformer\r\n")
     (tmp_path / "src" / "other.py").write_bytes(b"import torch\r\n")
-    (tmp_path / "src" / "ddp.py").write_bytes(b"import os\nfrom apex.parallel import DistributedDataParallel\n")
+    (tmp_path / "src" / "ddp.py").write_bytes(b"import os\nfrom apex.transformer import DistributedDataParallel\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -55,13 +55,13 @@ def test_a_project_is_rewritten_in_place_with_a_summary_and_a_second_run_does_no
     assert (project / "src" / "train.py").read_bytes() == NEW
     assert (project / "src" / "train.py").stat().st_mode & 0o777 == 0o755
     assert (project / "src" / "model.py").read_bytes() == (
-        b"from amp_migrate.apex import amp\r\nfrom apex import parallel\r\n"
+        b"from amp_migrate.apex import amp\r\nfrom apex import transformer\r\n"
     )
     assert untouched.stat().st_mtime == 1
     text = done.stdout.decode()
     assert "changed src/train.py  AMP001 ×1\n" in text
-    assert "src/model.py:2:18 AMP002 `from apex import parallel` stays on Apex" in text
-    assert "src/ddp.py:2:27 AMP002 " in text
+    assert "src/model.py:2:18 AMP002 `from apex import transformer` stays on Apex" in text
+    assert "src/ddp.py:2:30 AMP002 " in text
     assert "2 files changed, 1 unchanged, 1 left for a person, 0 skipped, 0 failed.\n" in text
     assert "AMP001 ×2" in text
     before = (project / "src" / "train.py").stat().st_mtime_ns
@@ -137,8 +137,8 @@ def test_stdin_without_apex_comes_out_as_it_went_in(project: Path) -> None:
 
 def test_stdin_findings_name_the_file_on_stderr(project: Path) -> None:
     arguments = ["-", "--to", "shim", "--stdin-filename", "src/a.py"]
-    done = command(*arguments, cwd=project, stdin=b"from apex import mlp\n")
-    assert (done.returncode, done.stdout) == (0, b"from apex import mlp\n")
+    done = command(*arguments, cwd=project, stdin=b"from apex import pyprof\n")
+    assert (done.returncode, done.stdout) == (0, b"from apex import pyprof\n")
     assert done.stderr.startswith(b"src/a.py:1:18 AMP002 ")
 
 

@@ -28,7 +28,7 @@ def test_the_codemods_and_the_rewriter_never_import_torch() -> None:
     code = (
         "import sys\nfrom amp_migrate.rewrite import rewrite_source\n"
         "from amp_migrate.codemods.registry import all_rules\n"
-        "all_rules()\nrewrite_source(b'from apex import amp, parallel')\nassert 'torch' not in sys.modules"
+        "all_rules()\nrewrite_source(b'from apex import amp, transformer')\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
@@ -67,16 +67,16 @@ def test_the_longest_row_of_the_table_decides(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_new_row_is_all_it_takes_to_serve_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = b"from apex import amp, parallel\nimport apex\napex.parallel.SyncBatchNorm()\napex.contrib.x\n"
-    monkeypatch.setattr(dropin, "SERVED", {"amp": True, "parallel": True, "contrib": True, "contrib.sparsity": False})
+    source = b"from apex import amp, transformer\nimport apex\napex.transformer.SyncBatchNorm()\napex.contrib.x\n"
+    monkeypatch.setattr(dropin, "SERVED", {"amp": True, "transformer": True, "contrib": True, "contrib.sparsity": False})
     result = rewrite_source(source)
-    assert result.source.startswith(b"from amp_migrate.apex import amp, parallel\nimport amp_migrate.apex as apex\n")
+    assert result.source.startswith(b"from amp_migrate.apex import amp, transformer\nimport amp_migrate.apex as apex\n")
     held_back = rewrite_source(b"from apex import contrib\ncontrib.sparsity.ASP\n")
     assert held_back.outcome is Outcome.NEEDS_PERSON
 
 
 def test_advice_names_what_torch_has() -> None:
-    assert instead_of("parallel.DistributedDataParallel") == "torch.nn.parallel.DistributedDataParallel"
+    assert instead_of("contrib.fmha.fmha") == "torch.nn.functional.scaled_dot_product_attention"
     assert instead_of("contrib") is None
     assert path_below_apex("apex") == ""
     assert path_below_apex("apex.amp.handle") == "amp.handle"

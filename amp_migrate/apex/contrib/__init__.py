@@ -1,0 +1,1 @@
+"""``apex.contrib``: everything in it is imported by its full name, as in Apex."""

@@ -1,0 +1,5 @@
+"""``apex.contrib.bottleneck``: names that raise on use."""
+
+from ..._name_only import fill
+
+fill(__name__)

@@ -1,0 +1,5 @@
+"""``apex.contrib.cudnn_gbn``: names that raise on use."""
+
+from ..._name_only import fill
+
+fill(__name__)

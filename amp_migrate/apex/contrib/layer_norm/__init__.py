@@ -1,0 +1,5 @@
+"""``apex.contrib.layer_norm`` in plain torch."""
+
+from .layer_norm import FastLayerNorm
+
+__all__ = ["FastLayerNorm"]
