@@ -1,7 +1,7 @@
 """The update formulas of Apex's optimizers, operation by operation, as published in its kernels.
 
-Each function is ``step(group, params, grads, state, t)``: it changes ``params`` and ``state`` (one dict per parameter) in
-place; ``group`` holds the settings, ``t`` counts from 1.
+Each function is ``step(group, params, grads, states, t)`` and changes ``params`` and ``states`` (one dict for each)
+in place; ``group`` holds the settings, ``t`` counts from 1.
 """
 
 from __future__ import annotations

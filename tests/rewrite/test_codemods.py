@@ -68,7 +68,9 @@ def test_the_longest_row_of_the_table_decides(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_new_row_is_all_it_takes_to_serve_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     source = b"from apex import amp, transformer\nimport apex\napex.transformer.SyncBatchNorm()\napex.contrib.x\n"
-    monkeypatch.setattr(dropin, "SERVED", {"amp": True, "transformer": True, "contrib": True, "contrib.sparsity": False})
+    monkeypatch.setattr(
+        dropin, "SERVED", {"amp": True, "transformer": True, "contrib": True, "contrib.sparsity": False}
+    )
     result = rewrite_source(source)
     assert result.source.startswith(b"from amp_migrate.apex import amp, transformer\nimport amp_migrate.apex as apex\n")
     held_back = rewrite_source(b"from apex import contrib\ncontrib.sparsity.ASP\n")

@@ -82,9 +82,12 @@ def add_number_(tensors: list[Tensor], number: Factor) -> None:
     operation = _foreach("add_")
     if isinstance(number, Tensor):
         number = _on_device_of(tensors, number)
+    if operation is not None and not isinstance(number, Tensor):
+        operation(tensors, number)
+        return
     if operation is not None:
-        whole_list = isinstance(number, Tensor) and not _takes_a_tensor("add_")
-        operation(tensors, [number] * len(tensors) if whole_list else number)
+        # without alpha a 0-dim tensor is read back and taken for a number
+        operation(tensors, number if _takes_a_tensor("add_") else [number] * len(tensors), alpha=1.0)
         return
     for tensor in tensors:
         tensor.add_(number)

@@ -11,17 +11,15 @@ from typing import Any, Callable, NamedTuple
 import torch
 from torch import Tensor
 
-from ._tensor_lists import scale_
+from ._tensor_lists import Factor, scale_
 
 
 class Overflow(NamedTuple):
     """What is known of a step's gradients on one device, without reading it back: 0-dim float32 tensors."""
 
-    #: 1 if a gradient isn't finite, else 0
-    found: Tensor
     #: 1 over what the gradients are still scaled by
-    inverse_scale: Tensor
-    #: 0 to leave everything as it was, 1 to step; None if nobody looks for overflows
+    inverse_scale: Factor
+    #: 0 after an overflow, to leave everything as it was; 1 to step; None if nobody looks for overflows
     keep: Tensor | None
 
 
@@ -34,12 +32,11 @@ class Answer:
 
     def on(self, device: torch.device) -> Overflow:
         """The answer as tensors on ``device``. An overflow on any device counts on all."""
-        one = torch.ones((), device=device)
         if not self._flags:
-            return Overflow(torch.zeros((), device=device), one, None)
+            return Overflow(1.0, None)
         found = functools.reduce(torch.max, [flag.reshape(()).to(device) for flag in self._flags])
-        inverse = one if self._scale is None else one / self._scale.reshape(()).to(device)
-        return Overflow(found, inverse, 1.0 - found)
+        inverse = 1.0 if self._scale is None else 1.0 / self._scale.reshape(()).to(device)
+        return Overflow(inverse, 1.0 - found)
 
 
 def ask(grad_scaler: Any, optimizer: Any) -> Answer:
@@ -58,12 +55,12 @@ def usable_gradients(grads: list[Tensor], overflow: Overflow) -> list[Tensor]:
     if overflow.keep is None:
         return grads
     scale_(grads, overflow.inverse_scale)
-    return finite(grads, overflow)
+    return finite(grads, overflow.keep)
 
 
-def finite(grads: list[Tensor], overflow: Overflow) -> list[Tensor]:
+def finite(grads: list[Tensor], keep: Tensor) -> list[Tensor]:
     """The gradients, or zeros after an overflow, in new tensors."""
-    bad = overflow.found > 0
+    bad = keep == 0
     return [grad.masked_fill(bad, 0.0) for grad in grads]
 
 

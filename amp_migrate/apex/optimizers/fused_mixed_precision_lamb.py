@@ -128,8 +128,8 @@ class FusedMixedPrecisionLamb(FusedOptimizer):
     ) -> None:
         work, keep = bucket.in_float32(), overflow.keep
         if keep is not None:
-            work.grads = _without_host.finite(work.grads, overflow)
-            divisor = divisor.masked_fill(overflow.found > 0, 1.0)
+            work.grads = _without_host.finite(work.grads, keep)
+            divisor = divisor.masked_fill(keep == 0, 1.0)
         copies = _without_host.copies_of(group, self.param_groups_full_precision[index])
         work.params = [copies.get(param, own) for param, own in zip(bucket.params, work.params)]
         direction_(work, group, bool(self.adam_w_mode), divisor, overflow.inverse_scale, keep)
