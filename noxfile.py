@@ -40,7 +40,8 @@ def matrix(session: nox.Session, torch: str) -> None:
     # a constraint on the newest torch, where one is configured, would hide the newest column
     session.install(f"torch=={torch}", _numpy(torch), "pytest", env={"PIP_CONSTRAINT": "/dev/null"})
     session.install("-e", ".")
-    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, *session.posargs)
+    args = session.posargs or ["-m", "not slow"]
+    session.run("python", "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS, *args, env={"OMP_NUM_THREADS": "2"})
 
 
 @nox.session(python="3.11")

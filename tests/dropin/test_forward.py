@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import copy
-import importlib
 import functools
+import importlib
 import io
 import os
 import pickle

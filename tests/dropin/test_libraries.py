@@ -1,4 +1,4 @@
-"""Libraries that switch to Apex's layers when they see ``apex``: the same numbers with the drop-in installed as without.
+"""Libraries that switch to Apex's layers when they see ``apex`` get the same numbers from the drop-in.
 
 Each runs in two processes of its own, since the libraries decide while they are imported.
 """
@@ -106,7 +106,7 @@ def test_t5_of_transformers_computes_the_same_with_fused_rms_norm(tmp_path: Path
             assert largest_difference(ours[case][0], logits) < 0.03
             continue
         assert torch.equal(ours[case][0], logits), case
-        bound = 1e-6 if "float32" == case.split(",")[0].split(".")[1] else 0.02
+        bound = 1e-6 if case.split(",")[0].split(".")[1] == "float32" else 0.02
         assert max(map(largest_difference, ours[case][1], grads)) < bound, case
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from ...notices import notice_once
+from ._tensor_lists import HALF_TYPES
 
 if TYPE_CHECKING:
     from ._base import FusedOptimizer
@@ -85,14 +87,18 @@ def _compare_decay_mode(saved: dict[str, Any], optimizer: FusedOptimizer) -> Non
 
 
 def restore_state_dtypes(optimizer: FusedOptimizer, state_dict: dict[str, Any]) -> None:
-    """Give half parameters their float32 state back: torch's loading rounds state to the parameter's dtype."""
+    """Give half parameters the float32 state of the file back: torch's loading rounds it to the parameter's dtype.
+
+    Under amp's O2 parameters are half until the first backward makes masters, and a squared gradient may be too small
+    for float16. Apex lost it there.
+    """
     ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     for saved_id, param in zip(ids, params):
         saved = state_dict["state"].get(saved_id)
-        dtype = optimizer._state_dtype(param)
-        if dtype == param.dtype or not saved:
+        if param.dtype not in HALF_TYPES or not saved:
             continue
         for name in optimizer._state_names:
-            if isinstance(saved.get(name), Tensor):
-                optimizer.state[param][name] = saved[name].to(device=param.device, dtype=dtype, copy=True)
+            value = saved.get(name)
+            if isinstance(value, Tensor) and torch.float32 in (value.dtype, optimizer._state_dtype(param)):
+                optimizer.state[param][name] = value.to(device=param.device, dtype=torch.float32, copy=True)

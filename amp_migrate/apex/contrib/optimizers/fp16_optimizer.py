@@ -84,7 +84,7 @@ class FP16_Optimizer:
         """Update masters and model unless a gradient isn't finite, then the loss scale. ``closure`` is ignored."""
         grads = [[param.grad for param in group] for group in self.fp16_groups]
         group_norms = [_norm([grad for grad in group if grad is not None]) for group in grads]
-        if not all(bool(torch.isfinite(norm)) for norm in group_norms if norm is not None):
+        if not _all_finite([norm for norm in group_norms if norm is not None]):
             self._update_scale(True)
             return
         self.optimizer.step(grads=grads, output_params=self.fp16_groups, scale=self.cur_scale, grad_norms=group_norms)
@@ -148,6 +148,13 @@ class FP16_Optimizer:
         for current, saved in zip(self.fp32_groups, state_dict["fp32_groups"]):
             for master, value in zip(current, saved):
                 master.data.copy_(value.data)
+
+
+def _all_finite(numbers: list[Tensor]) -> bool:
+    """Whether all 0-dim tensors are finite, read back in one go."""
+    if not numbers:
+        return True
+    return bool(torch.isfinite(torch.stack([number.to(numbers[0].device) for number in numbers])).all())
 
 
 def _norm(grads: list[Tensor]) -> Tensor | None:
