@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import nox
 
+# virtualenv no longer makes environments for Python 3.8, and torch 1.10 needs the setuptools that venv brings
+nox.options.default_venv_backend = "venv"
 nox.options.sessions = ["matrix", "packages"]
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_existing_virtualenvs = True
