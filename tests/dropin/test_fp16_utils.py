@@ -22,7 +22,7 @@ from amp_migrate.apex.fp16_utils.fp16util import to_python_float
 
 from .fp16_scenarios import SCENARIOS, TRACES, Squares, sgd
 
-CHECKPOINTS = Path(__file__).resolve().parents[3] / "shared" / "checkpoints"
+CHECKPOINTS = Path(__file__).resolve().parent / "checkpoints"
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
@@ -198,18 +198,14 @@ def as_apex() -> Iterator[None]:
 
 
 def samples() -> list[Any]:
-    if not CHECKPOINTS.is_dir():
-        return []
-    records = json.loads((CHECKPOINTS / "samples.json").read_text())["records"]
+    records = json.loads((CHECKPOINTS / "fp16_utils.json").read_text())["records"]
     return [
         pytest.param(CHECKPOINTS / file["file"], record["expected"], id=file["file"])
         for record in records
-        if record["name"].startswith("fp16utils")
         for file in record["files"]
     ]
 
 
-@pytest.mark.skipif(not CHECKPOINTS.is_dir(), reason=f"the recorded checkpoints aren't at {CHECKPOINTS}")
 @pytest.mark.parametrize(("path", "expected"), samples())
 def test_files_of_real_apex_load_and_go_on(path: Path, expected: dict[str, Any], as_apex: None) -> None:
     saved = load(str(path))

@@ -258,7 +258,6 @@ def test_pickles_from_before_memory_efficient_still_run() -> None:
     assert pickle.load(file)(torch.randn(2, 8)).shape == (2, 8)
 
 
-@pytest.mark.skipif(not CHECKPOINTS.is_dir(), reason=f"the recorded checkpoints aren't at {CHECKPOINTS}")
 @pytest.mark.parametrize("path", sorted(CHECKPOINTS.glob("wholemodel_fusedlayernorm*.pt")), ids=lambda path: path.stem)
 def test_whole_models_of_real_apex_open(path: Path, as_apex: None) -> None:  # noqa: F811
     model = load(str(path))
