@@ -144,6 +144,8 @@ def test_an_interrupt_ends_it_as_without_us(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=clean_environment(),
+            # a job in the background ignores interrupts, and its children would inherit that
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
         time.sleep(0.2)
