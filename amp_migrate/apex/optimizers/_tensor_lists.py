@@ -24,7 +24,8 @@ def _foreach(name: str) -> Callable[..., Any] | None:
 @functools.lru_cache(maxsize=None)
 def _takes_a_tensor(name: str) -> bool:
     """Whether the list operation takes one 0-dim tensor for all; before torch 2.1 it would read it back."""
-    return "Tensor" in getattr(torch.ops.aten, "_foreach_" + name).overloads()
+    overloads = getattr(getattr(torch.ops.aten, "_foreach_" + name), "overloads", None)  # torch 1.11
+    return overloads is not None and "Tensor" in overloads()
 
 
 def _on_device_of(tensors: Sequence[Tensor], factor: Tensor) -> Tensor:
