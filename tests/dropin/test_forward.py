@@ -153,7 +153,10 @@ def test_jit_script_gives_the_model_itself(amp, level) -> None:  # S66
     assert torch.allclose(scripted(batch(1)[0]).float(), expected, atol=2e-3)
 
 
-@pytest.mark.skipif(not hasattr(torch, "compile"), reason="this torch has no torch.compile")
+@pytest.mark.skipif(
+    not hasattr(torch, "compiler"),
+    reason="this torch has no torch.compile, or dynamo of torch 2.0, which breaks graphs at what later ones trace",
+)
 @pytest.mark.parametrize("level", LEVELS)
 def test_compile_makes_one_graph_without_a_break(amp, level) -> None:
     testing = pytest.importorskip("torch._dynamo.testing")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -230,8 +229,8 @@ def test_layers_without_parameters_can_be_scripted() -> None:
 
 
 @pytest.mark.skipif(
-    not hasattr(torch, "compile") or sys.version_info >= (3, 12) and not hasattr(torch, "compiler"),
-    reason=f"torch {torch.__version__} has no torch.compile",
+    not hasattr(torch, "compiler"),
+    reason="this torch has no torch.compile, or dynamo of torch 2.0, which breaks graphs at what later ones trace",
 )
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_can_be_compiled_in_one_graph(name: str) -> None:
