@@ -21,7 +21,7 @@ BACKEND_VARIABLE = "AMP_MIGRATE_BACKEND"
 BACKENDS = ("native", "apex", "none")
 OLDEST_TORCH = "1.6"
 
-#: feature → where torch has it (docs: MATRIX of the project's facts); the comment says since when
+#: feature → where torch has it; the comment says since when
 FEATURES: Mapping[str, str] = {
     "cuda_autocast": "cuda.amp.autocast",  # 1.6
     "cuda_grad_scaler": "cuda.amp.GradScaler",  # 1.6

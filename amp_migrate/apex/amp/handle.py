@@ -20,6 +20,7 @@ from ._amp_state import _amp_state
 from ._casts import casts_off, disable_casts
 from ._patches import patches
 from ._process_optimizer import note_skipped_step, restore_set_aside
+from ._registry import casts_are_on
 from .opt import OptimWrapper
 from .scaler import LossScaler
 
@@ -173,8 +174,7 @@ class AmpHandle:
 
     def is_active(self) -> bool:
         """Whether casts are on in this thread right now."""
-        plan = _amp_state.ambient
-        return plan is not None and any(_native.is_autocast_on(t) for t in plan.device_types)
+        return casts_are_on()
 
     @property
     def _is_active(self) -> bool:
