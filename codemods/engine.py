@@ -10,10 +10,11 @@ import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
 from .apply import apply_edits
-from .edits import Edit, Site
+from .edits import AnyEdit, Site
 from .findings import Finding
 from .registry import Rule
 from .source_file import SourceFile
+from .target import Target
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class NotRoundTripped(Exception):
     """LibCST doesn't give back the bytes that it parsed, so nothing may be written."""
 
 
-def run_rules(source: bytes, rules: Sequence[Rule], own_apex: str = "") -> Outcome:
+def run_rules(source: bytes, rules: Sequence[Rule], target: Target, own_apex: str = "") -> Outcome:
     """Return what ``rules`` make of ``source``.
 
     Raises LibCST's own errors for what isn't Python, and :class:`NotRoundTripped` where bytes would be lost.
@@ -37,17 +38,17 @@ def run_rules(source: bytes, rules: Sequence[Rule], own_apex: str = "") -> Outco
     module = cst.parse_module(source)
     if module.bytes != source:
         raise NotRoundTripped("LibCST can't keep the layout of this file byte for byte (is it a lone carriage return?)")
-    file = SourceFile(module, own_apex)
-    edits: list[Edit] = []
+    file = SourceFile(module, target, own_apex, frozenset(rule.code for rule in rules))
+    edits: list[AnyEdit] = []
     sites: list[tuple[str, Site]] = []
     made: dict[str, int] = Counter()
     for rule in rules:
         for reported in rule.check(file):
-            if isinstance(reported, Edit):
+            if isinstance(reported, Site):
+                sites.append((rule.code, reported))
+            else:
                 edits.append(reported)
                 made[rule.code] += 1
-            else:
-                sites.append((rule.code, reported))
     new_source = apply_edits(module, edits).bytes if edits else source
     return Outcome(new_source, dict(made), _located(module, sites))
 
@@ -62,5 +63,5 @@ def _located(module: cst.Module, sites: Sequence[tuple[str, Site]]) -> tuple[Fin
         message = site.message
         if site.because is not None:
             message += f" (line {positions[site.because].start.line})"
-        findings.append(Finding(start.line, start.column + 1, code, message, site.advice))
+        findings.append(Finding(start.line, start.column + 1, code, message, site.advice, site.kind))
     return tuple(sorted(findings, key=lambda finding: (finding.line, finding.col, finding.code)))

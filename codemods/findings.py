@@ -21,21 +21,35 @@ class Level(enum.Enum):
 
 _MEANINGS = {
     Level.SAFE: "applied; the program behaves as before",
-    Level.REVIEW: "applied and listed; numerics or defaults change",
+    Level.REVIEW: "applied with --level review and listed; numerics or defaults change",
     Level.MANUAL: "left as it is and listed; a person decides",
 }
 
 
+class Kind(enum.Enum):
+    """What a finding says about its place."""
+
+    #: it was rewritten; this is what is different now
+    NOTE = "note"
+    #: it runs on the drop-in
+    DROPIN = "on the drop-in"
+    #: it runs on the drop-in, and ``--level review`` would rewrite it
+    REVIEW = "on the drop-in, --level review rewrites it"
+    #: it was left as it is
+    PERSON = "for a person"
+
+
 @dataclass(frozen=True)
 class Finding:
-    """A place that was left for a person. ``line`` and ``col`` count from 1, as editors do."""
+    """A place that a person should know of. ``line`` and ``col`` count from 1, as editors do."""
 
     line: int
     col: int
     code: str
     message: str
     advice: str
+    kind: Kind = Kind.PERSON
 
     def __str__(self) -> str:
         advice = self.advice[:1].upper() + self.advice[1:]
-        return f"{self.line}:{self.col} {self.code} {self.message}. {advice}."
+        return f"{self.line}:{self.col} {self.code} {self.message}." + (f" {advice}." if advice else "")

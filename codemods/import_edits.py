@@ -26,8 +26,12 @@ def whole_package(alias: cst.ImportAlias) -> cst.ImportAlias:
     return cst.ImportAlias(name=name, asname=cst.AsName(cst.Name(APEX)), comma=alias.comma)
 
 
-def plain_import(statement: cst.Import, moves: Moves) -> cst.Import:
-    """Return ``import …`` with the names that move taken from the drop-in.
+def _none(alias: cst.CSTNode) -> bool:
+    return False
+
+
+def plain_import(statement: cst.Import, moves: Moves, goes: Moves = _none) -> cst.Import:
+    """Return ``import …`` with the names that move taken from the drop-in, and without those that go.
 
     ``import apex.amp, apex.amp.handle`` binds ``apex`` twice. One import is enough: the drop-in loads what is below it
     when it's asked for.
@@ -35,6 +39,8 @@ def plain_import(statement: cst.Import, moves: Moves) -> cst.Import:
     aliases: list[cst.ImportAlias] = []
     package_is_bound = False
     for alias in statement.names:
+        if goes(alias):
+            continue
         if not moves(alias):
             aliases.append(alias)
         elif alias.asname is not None:
@@ -47,8 +53,10 @@ def plain_import(statement: cst.Import, moves: Moves) -> cst.Import:
     return statement.with_changes(names=aliases)
 
 
-def from_import(statement: cst.ImportFrom, moves: Moves) -> tuple[cst.ImportFrom, ...]:
+def from_import(statement: cst.ImportFrom, moves: Moves, goes: Moves = _none) -> tuple[cst.ImportFrom, ...]:
     """Return ``from … import …`` with the names that move taken from the drop-in: one statement, or two.
+
+    Names that go are left out; at least one must stay.
 
     The drop-in's comes first: if Apex isn't there, the names that no longer need it are bound before the other fails.
     """
@@ -56,11 +64,14 @@ def from_import(statement: cst.ImportFrom, moves: Moves) -> tuple[cst.ImportFrom
     there = statement.with_changes(module=redirected(statement.module))
     if isinstance(statement.names, cst.ImportStar):
         return (there,)
-    moving = [moves(alias) for alias in statement.names]
+    moving = [moves(alias) and not goes(alias) for alias in statement.names]
     if all(moving):
         return (there,)
-    staying = [not each for each in moving]
-    return (keep_only(there, moving), keep_only(statement, staying))
+    staying = [not moves(alias) and not goes(alias) for alias in statement.names]
+    if all(staying):
+        return (statement,)
+    parts = ((there, moving), (statement, staying))
+    return tuple(keep_only(part, kept) for part, kept in parts if any(kept))
 
 
 def binds_only_the_package(statement: cst.Import) -> bool:

@@ -7,7 +7,7 @@ from typing import Iterator
 
 import libcst as cst
 
-from .dropin import path_below_apex
+from .dropin import DROPIN, path_below_apex
 from .scopes import ImportStatement, Names, Scope, bound_name
 from .tree import dotted_name
 
@@ -28,6 +28,8 @@ class ApexImport:
     stands_for: str
     binds: str
     scope: Scope
+    #: whether it is an import of the drop-in already
+    is_moved: bool = False
 
     @property
     def text(self) -> str:
@@ -38,12 +40,39 @@ class ApexImport:
         return f"from {module} import {name}"
 
 
-def apex_imports(names: Names) -> tuple[ApexImport, ...]:
-    """Return what the file imports from Apex. Relative imports, and other packages' ``apex``, aren't Apex."""
+def apex_imports(names: Names, moved: bool = False) -> tuple[ApexImport, ...]:
+    """Return what the file imports from Apex. Relative imports, and other packages' ``apex``, aren't Apex.
+
+    With ``moved``, imports of the drop-in count as well: an earlier run has left them.
+    """
     found: list[ApexImport] = []
     for statement, scope in names.imports:
         found.extend(_plain(statement, scope) if isinstance(statement, cst.Import) else _from(statement, scope))
+        if moved:
+            found.extend(_moved(statement, scope))
     return tuple(found)
+
+
+def _moved(statement: ImportStatement, scope: Scope) -> Iterator[ApexImport]:
+    if isinstance(statement, cst.Import):
+        for alias in statement.names:
+            path = _path_below_dropin(dotted_name(alias.name))
+            if path is not None and alias.asname is not None:
+                yield ApexImport(statement, alias, path, path, bound_name(alias), scope, True)
+        return
+    if statement.relative or statement.module is None or isinstance(statement.names, cst.ImportStar):
+        return
+    module = dotted_name(statement.module)
+    for alias in statement.names:
+        path = _path_below_dropin(f"{module}.{dotted_name(alias.name)}")
+        if path is not None:
+            yield ApexImport(statement, alias, path, path, bound_name(alias), scope, True)
+
+
+def _path_below_dropin(dotted: str) -> str | None:
+    if dotted == DROPIN:
+        return ""
+    return dotted[len(DROPIN) + 1 :] if dotted.startswith(f"{DROPIN}.") else None
 
 
 def _plain(statement: cst.Import, scope: Scope) -> Iterator[ApexImport]:

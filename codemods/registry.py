@@ -58,3 +58,13 @@ def find_rule(code: str) -> Rule | None:
 def explain(each: Rule) -> str:
     """Return the page of a rule as text."""
     return f"{each.code}: {each.summary}\nLevel: {each.level.value} ({each.level.meaning}).\n\n{each.page}\n"
+
+
+def rules_page() -> str:
+    """Return the docs page of all rules, as Markdown: the same texts as ``--explain``."""
+    made_by = "Made by `python tests/rewrite/make_rules_page.py`; edit the docstrings instead."
+    parts = [f"# The rules of the rewriter\n\n{made_by}\n"]
+    for each in all_rules():
+        parts.append(f"## {each.code}: {each.summary}\n\nLevel: {each.level.value} ({each.level.meaning}).\n")
+        parts.append(f"```text\n{each.page.rstrip()}\n```\n")
+    return "\n".join(parts)

@@ -39,18 +39,19 @@ def check(source: SourceFile) -> Iterator[Edit]:
     Safe: what the names stand for keeps its behaviour; the program then needs amp_migrate where it needed Apex.
     """
     moving = [verdict.site for verdict in source.verdicts if verdict.stays is None]
-    edits = [*_static(moving), *_dynamic(moving)]
+    edits = [*_static(moving, source.native.going), *_dynamic(moving)]
     yield from _without_repeats(source.module, edits)
 
 
-def _static(moving: Sequence[object]) -> Iterator[Edit]:
+def _static(moving: Sequence[object], going: frozenset[cst.CSTNode]) -> Iterator[Edit]:
+    """``going`` are names that the native program no longer has; another rule takes out what is left empty."""
     sites = [site for site in moving if isinstance(site, ApexImport)]
     aliases = {site.node for site in sites}
     for statement in dict.fromkeys(site.statement for site in sites):
         if isinstance(statement, cst.Import):
-            yield Edit(statement, (plain_import(statement, aliases.__contains__),))
+            yield Edit(statement, (plain_import(statement, aliases.__contains__, going.__contains__),))
         else:
-            yield Edit(statement, from_import(statement, aliases.__contains__))
+            yield Edit(statement, from_import(statement, aliases.__contains__, going.__contains__))
 
 
 def _dynamic(moving: Sequence[object]) -> Iterator[Edit]:

@@ -47,6 +47,8 @@ class Names:
         self.module = Scope("module")
         self.uses: dict[str, list[Use]] = defaultdict(list)
         self.imports: list[tuple[ImportStatement, Scope]] = []
+        #: function, lambda, class or comprehension → the scope inside it
+        self.inside: dict[cst.CSTNode, Scope] = {}
 
     def owner(self, name: str, scope: Scope) -> Scope:
         """Return the scope that ``name`` belongs to when it is read or bound in ``scope``.
@@ -192,7 +194,7 @@ class _Collector:
 
     def function(self, node: cst.FunctionDef, parent: cst.CSTNode, scope: Scope) -> None:
         self.bind(node.name.value, node, scope)
-        inner = Scope("function", scope)
+        inner = self.names.inside[node] = Scope("function", scope)
         for decorator in node.decorators:
             self.push(decorator, node, scope)
         self.push(node.returns, node, scope)
@@ -201,7 +203,7 @@ class _Collector:
         self.push(node.body, node, inner)
 
     def lambda_(self, node: cst.Lambda, parent: cst.CSTNode, scope: Scope) -> None:
-        inner = Scope("function", scope)
+        inner = self.names.inside[node] = Scope("function", scope)
         self.parameters(node.params, inner, scope)
         self.push(node.body, node, inner)
 
@@ -214,14 +216,14 @@ class _Collector:
 
     def class_(self, node: cst.ClassDef, parent: cst.CSTNode, scope: Scope) -> None:
         self.bind(node.name.value, node, scope)
-        inner = Scope("class", scope)
+        inner = self.names.inside[node] = Scope("class", scope)
         for part in (*node.decorators, *node.bases, *node.keywords):
             self.push(part, node, scope)
         self.push(getattr(node, "type_parameters", None), node, inner)
         self.push(node.body, node, inner)
 
     def comprehension(self, node: cst.BaseComp, parent: cst.CSTNode, scope: Scope) -> None:
-        inner = Scope("comprehension", scope)
+        inner = self.names.inside[node] = Scope("comprehension", scope)
         loop: cst.CompFor | None = node.for_in
         where = scope  # only the first iterable is computed outside
         for part in children(node):

@@ -51,8 +51,7 @@ def find_files(paths: Sequence[str], selection: Selection = DEFAULT_SELECTION) -
     search = _Search(found, selection)
     seen: set[str] = set()
     for path in paths:
-        for file in search.at(path):
-            real = os.path.realpath(file)
+        for file, real in search.at(path):
             if real not in seen:
                 seen.add(real)
                 found.files.append(file)
@@ -66,8 +65,8 @@ class _Search:
         self.include = glob_spec(selection.include) if selection.include else None
         self.exclude = glob_spec(selection.exclude) if selection.exclude else None
 
-    def at(self, path: str) -> Iterator[str]:
-        """Yield the file ``path``, or the files below the folder ``path``, as the user would write them."""
+    def at(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield the file ``path``, or the files below the folder ``path``: as the user would write it, and in truth."""
         try:
             mode = os.stat(path).st_mode
         except OSError as error:
@@ -78,11 +77,11 @@ class _Search:
         elif path.endswith(".ipynb"):
             self.found.skipped.append((path, "notebooks aren't rewritten in this version; export it as a script first"))
         elif stat.S_ISREG(mode):
-            yield path
+            yield path, os.path.realpath(path)
         else:
             self.found.problems.append((path, "not a regular file"))
 
-    def below(self, root: str) -> Iterator[str]:
+    def below(self, root: str) -> Iterator[tuple[str, str]]:
         rules = ignore_rules_for(root) if self.selection.gitignore else IgnoreRules(os.path.realpath(root))
         # the real path goes along because patterns are relative to a folder that may be above the root
         waiting = [(root, os.path.realpath(root), rules)]
@@ -104,7 +103,7 @@ class _Search:
                     if self.is_excluded(path, root, "") or rules.ignores(real_path, is_folder=False):
                         self.found.files_left_out += 1
                     else:
-                        yield path
+                        yield path, real_path
             waiting.extend(reversed(folders))
 
     def entries(self, folder: str) -> list[os.DirEntry[str]]:

@@ -1,86 +1,75 @@
-"""The words of the command: a line per file, a line per place left, a summary. Plain text, the same in a pipe."""
+"""Where a report goes: to stdout, beside a diff to stderr, or to a file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from typing import Iterator, Mapping, TextIO
+from dataclasses import dataclass
+from typing import Iterator, TextIO
 
 from amp_migrate.rewrite.diff import file_diff
 from amp_migrate.rewrite.report import Report
 from amp_migrate.rewrite.results import Outcome, WriteMode
 
-#: in the order of the summary
-_COUNTED = (
-    (Outcome.CHANGED, "changed"),
-    (Outcome.UNCHANGED, "unchanged"),
-    (Outcome.NEEDS_PERSON, "left for a person"),
-    (Outcome.SKIPPED, "skipped"),
-    (Outcome.FAILED, "failed"),
-)
+
+@dataclass(frozen=True)
+class Style:
+    """How to report. ``review_command``: what to run for ``--level review``."""
+
+    format: str = "text"
+    output: str | None = None
+    review_command: str = ""
 
 
-def print_report(report: Report) -> None:
-    """Print results to stdout, failures to stderr. With --diff, stdout has only the diff, ready to apply."""
+class ReportNotWritten(Exception):
+    """The file for the report can't be written. The message names it and says why."""
+
+
+def report_lines(report: Report, style: Style) -> Iterator[str]:
+    """Return the lines of the report in the wanted format."""
+    if style.format == "json":
+        from amp_migrate.rewrite.json_report import json_report
+
+        return json_report(report)
+    if style.format == "github":
+        from amp_migrate.rewrite.github import github_report
+
+        return github_report(report)
+    from amp_migrate.rewrite.text import text_report
+
+    return text_report(report, style.review_command)
+
+
+def print_report(report: Report, style: Style) -> None:
+    """Print the report, and failures to stderr as well. With --diff, stdout has only the diff, ready to apply.
+
+    Raises :class:`ReportNotWritten` if the file for the report can't be written.
+    """
     talk = sys.stderr if report.mode is WriteMode.DIFF else sys.stdout
     if report.mode is WriteMode.DIFF:
         colour = wants_colour(sys.stdout)
         for each in report.ended(Outcome.CHANGED):
             put_bytes(sys.stdout, file_diff(each.path, each.before, each.result.source, colour))
-    put(talk, _file_lines(report))
-    put(sys.stderr, _failures(report))
-    put(talk, _summary(report))
+    print_words(report, style, talk)
 
 
-def _file_lines(report: Report) -> Iterator[str]:
-    changed = "changed" if report.mode is WriteMode.IN_PLACE and not report.is_refused else "would change"
-    for each in report.results:
-        if each.result.outcome is Outcome.CHANGED:
-            yield f"{changed} {each.path}  {_by_rule(each.result.edits)}"
-        elif each.result.outcome is Outcome.SKIPPED:
-            yield f"skipped {each.path}: {each.result.reason}"
-        is_written = changed == "changed" and each.result.outcome is Outcome.CHANGED
-        for finding in each.result.findings_after if is_written else each.result.findings:
-            yield f"{each.path}:{finding}"
+def print_words(report: Report, style: Style, talk: TextIO) -> None:
+    """Put the report into its file or print it to ``talk``, and print what went wrong to stderr."""
+    from amp_migrate.rewrite.text import failure_lines
 
+    if style.output is None:
+        put(talk, report_lines(report, style))
+    else:
+        from amp_migrate.rewrite.write import write_bytes
 
-def _failures(report: Report) -> Iterator[str]:
-    for each in report.ended(Outcome.FAILED):
-        yield f"error: {each.path}: {each.result.reason}"
-    if report.git_problem:
-        yield f"error: nothing was written: git doesn't say whether the files are committed: {report.git_problem}"
-        yield "Solve that, or write all the same with --force."
-    if report.refused:
-        yield "error: nothing was written: these files have changes that git couldn't bring back:"
-        yield from (f"  {path}" for path in report.refused)
-        yield "Commit or stash them first, or write all the same with --force."
-
-
-def _summary(report: Report) -> Iterator[str]:
-    word = "" if report.mode is WriteMode.IN_PLACE and not report.is_refused else "would be "
-    counts = [(report.count(outcome), name) for outcome, name in _COUNTED]
-    first = f"{counts[0][0]} {'file' if counts[0][0] == 1 else 'files'} {word}changed"
-    yield ", ".join([first, *(f"{count} {name}" for count, name in counts[1:])]) + "."
-    if report.edits:
-        yield f"Places {word}changed: {_by_rule(report.edits)}."
-    if report.findings:
-        yield f"Places left for a person: {_by_rule(report.findings)} (--explain CODE says more)."
-    if report.folders_left_out or report.files_left_out:
-        yield (
-            f"Left out: {_count(report.folders_left_out, 'folder')} and {_count(report.files_left_out, 'file')}"
-            " (virtual environments, build results, ignored or excluded)."
-        )
-    for what, command in report.undo.items():
-        yield f"To {what}: {command}"
-
-
-def _by_rule(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{code} ×{count}" for code, count in sorted(counts.items()))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+        lines = [*report_lines(report, style), *(failure_lines(report) if style.format == "text" else ())]
+        try:
+            write_bytes(style.output, "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            put(sys.stderr, failure_lines(report))
+            raise ReportNotWritten(f"{style.output}: {error.strerror or error}") from error
+    put(sys.stderr, failure_lines(report))
 
 
 def wants_colour(stream: TextIO) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Mapping
 
 from amp_migrate.codemods.findings import Finding
+from amp_migrate.codemods.target import Target
 
 
 class Outcome(enum.Enum):
@@ -29,13 +30,11 @@ class WriteMode(enum.Enum):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the rules should aim at. ``target`` is ``"shim"``: code that runs on the drop-in."""
+    """What the rules should aim at, and which of them are wanted (codes or the beginnings of codes; none: all)."""
 
-    target: str = "shim"
-
-    def __post_init__(self) -> None:
-        if self.target != "shim":
-            raise ValueError(f"target must be 'shim', not {self.target!r}")
+    target: Target = Target()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
 
 
 #: what is used where no settings are given

@@ -22,13 +22,34 @@ def replace_bytes(path: str, new: bytes, expected: bytes) -> None:
     with open(target, "rb") as current:
         if current.read() != expected:
             raise OSError("the file was changed by somebody else in the meantime; run this again")
+    _swap(target, new, info)
+
+
+def write_bytes(path: str, new: bytes) -> None:
+    """Make ``new`` the content of ``path``, whatever it was before, or raise OSError. What is no file is written into.
+
+    Somebody else's half of a report would be worse than the old one, so this too replaces the file as a whole.
+    """
+    target = os.path.realpath(path)
+    info = os.stat(target) if os.path.exists(target) else None
+    if info is not None and not stat.S_ISREG(info.st_mode):
+        with open(target, "wb") as file:  # /dev/stdout and the like; a folder says that it is one
+            file.write(new)
+        return
+    _swap(target, new, info)
+
+
+def _swap(target: str, new: bytes, info: os.stat_result | None) -> None:
     folder = os.path.dirname(target)
     handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(target)}.", suffix=".amp_migrate.tmp", dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(new)
             file.flush()
-            _keep_owner_and_mode(temporary, info)
+            if info is not None:
+                _keep_owner_and_mode(temporary, info)
+            else:
+                os.chmod(temporary, 0o666 & ~_umask())
             os.fsync(file.fileno())
         os.replace(temporary, target)
     except BaseException:
@@ -36,6 +57,13 @@ def replace_bytes(path: str, new: bytes, expected: bytes) -> None:
             os.unlink(temporary)
         raise
     _sync_folder(folder)
+
+
+def _umask() -> int:
+    """Return what the process takes away from the permissions of new files. It can only be asked by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _keep_owner_and_mode(path: str, info: os.stat_result) -> None:

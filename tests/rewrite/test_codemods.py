@@ -17,11 +17,13 @@ from amp_migrate.codemods.dropin import instead_of, is_served, path_below_apex
 from amp_migrate.codemods.edits import Edit
 from amp_migrate.codemods.findings import Level
 from amp_migrate.codemods.scopes import Names, names_of
-from amp_migrate.rewrite import Outcome, rewrite_source
+from amp_migrate.codemods.target import SHIM, Target
+from amp_migrate.rewrite import Outcome, Settings, rewrite_source
 from amp_migrate.rewrite.formfeeds import hide_form_feeds, show_form_feeds
 from amp_migrate.rewrite.proofs import ProofFailed, assert_compiles, assert_stable
 
 ROOT = Path(__file__).resolve().parents[2]
+TO_SHIM = Settings(Target(to=SHIM))
 
 
 def test_the_codemods_and_the_rewriter_never_import_torch() -> None:
@@ -71,9 +73,9 @@ def test_a_new_row_is_all_it_takes_to_serve_a_module(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         dropin, "SERVED", {"amp": True, "transformer": True, "contrib": True, "contrib.sparsity": False}
     )
-    result = rewrite_source(source)
+    result = rewrite_source(source, TO_SHIM)
     assert result.source.startswith(b"from amp_migrate.apex import amp, transformer\nimport amp_migrate.apex as apex\n")
-    held_back = rewrite_source(b"from apex import contrib\ncontrib.sparsity.ASP\n")
+    held_back = rewrite_source(b"from apex import contrib\ncontrib.sparsity.ASP\n", TO_SHIM)
     assert held_back.outcome is Outcome.NEEDS_PERSON
 
 
@@ -198,7 +200,12 @@ def test_a_result_that_a_second_run_would_change_is_caught() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "reason"), [("def f(:\n", "the result doesn't compile"), ("from apex import amp\n", "a second run")]
+    ("wrong", "reason"),
+    [
+        ("def f(:\n", "the result doesn't compile"),
+        ("from apex import amp\n", "a second run"),
+        ("print(nothing)\n", "the result reads `nothing`"),
+    ],
 )
 def test_a_rule_that_goes_wrong_fails_the_file_and_keeps_its_bytes(
     monkeypatch: pytest.MonkeyPatch, wrong: str, reason: str
@@ -208,9 +215,11 @@ def test_a_rule_that_goes_wrong_fails_the_file_and_keeps_its_bytes(
     from amp_migrate.rewrite import parsed
 
     monkeypatch.setattr(
-        parsed, "run_rules", lambda source, rules, own_apex: Rewritten(wrong.encode() + source, {"AMP001": 1}, ())
+        parsed,
+        "run_rules",
+        lambda source, rules, target, own_apex: Rewritten(wrong.encode() + source, {"AMP001": 1}, ()),
     )
-    result = rewrite_source(b"import apex\n")
+    result = rewrite_source(b"import apex\n", TO_SHIM)
     assert result.outcome is Outcome.FAILED
     assert result.reason.startswith(reason)
     assert result.source == b"import apex\n"

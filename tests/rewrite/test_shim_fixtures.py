@@ -1,4 +1,4 @@
-"""Before/after pairs and programs that must not change, as folders under ``fixtures/rewrite``."""
+"""Before/after pairs and programs that must not change, as folders under ``fixtures/shim``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from amp_migrate.rewrite import Outcome, rewrite_source
+from amp_migrate.codemods.target import SHIM, Target
+from amp_migrate.rewrite import Outcome, Settings, rewrite_source
 
-FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "rewrite"
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "shim"
+TO_SHIM = Settings(Target(to=SHIM))
 PAIRS = sorted(folder.parent for folder in FIXTURES.glob("*/before.py"))
 UNCHANGED = sorted(folder.parent for folder in FIXTURES.glob("*/unchanged.py"))
 
@@ -21,7 +23,7 @@ def expected_findings(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("folder", PAIRS, ids=lambda folder: folder.name)
 def test_before_becomes_after_and_the_rest_is_reported(folder: Path) -> None:
-    result = rewrite_source((folder / "before.py").read_bytes())
+    result = rewrite_source((folder / "before.py").read_bytes(), TO_SHIM)
     assert result.source.decode() == (folder / "after.py").read_text()
     assert result.outcome is Outcome.CHANGED
     assert result.edits.get("AMP001", 0) >= 1
@@ -31,7 +33,7 @@ def test_before_becomes_after_and_the_rest_is_reported(folder: Path) -> None:
 @pytest.mark.parametrize("folder", UNCHANGED, ids=lambda folder: folder.name)
 def test_it_stays_as_it_is_and_is_reported(folder: Path) -> None:
     source = (folder / "unchanged.py").read_bytes()
-    result = rewrite_source(source)
+    result = rewrite_source(source, TO_SHIM)
     assert result.source == source
     assert [f"{each.line}:{each.col} {each.code}" for each in result.findings] == expected_findings(folder)
     assert result.outcome is (Outcome.NEEDS_PERSON if result.findings else Outcome.UNCHANGED)
@@ -40,8 +42,8 @@ def test_it_stays_as_it_is_and_is_reported(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", PAIRS, ids=lambda folder: folder.name)
 def test_a_second_run_changes_nothing_and_leaves_the_same_places(folder: Path) -> None:
-    first = rewrite_source((folder / "before.py").read_bytes())
-    second = rewrite_source(first.source)
+    first = rewrite_source((folder / "before.py").read_bytes(), TO_SHIM)
+    second = rewrite_source(first.source, TO_SHIM)
     assert second.source == first.source
     assert [each.message for each in second.findings] == [each.message for each in first.findings]
 

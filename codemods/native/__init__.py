@@ -1,0 +1,1 @@
+"""Training loops: found, checked against the rules of soundness, and turned into native AMP, each as a whole."""

@@ -1,0 +1,100 @@
+"""What the run over all paths can't see: code that no call names, and several objects that it takes for one."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..tree import dotted_name, walk
+from .decide import Facts
+from .index import code_of
+from .loop import Loop
+from .sites import CannotFollow
+from .values import Made
+
+_TRANSPARENT = {
+    "staticmethod",
+    "classmethod",
+    "abstractmethod",
+    "abc.abstractmethod",
+    "torch.no_grad",
+    "torch.enable_grad",
+    "typing.no_type_check",
+    "override",
+}
+_RUN_BY_A_CALL = {"__init__", "__call__"}
+
+
+def check_blind_spots(loop: Loop, facts: Facts) -> None:
+    """Raise CannotFollow for code that brings events about where no path shows it."""
+    for node in walk(facts.index.module):
+        if isinstance(node, cst.FunctionDef) and facts.kinds.of_function(node):
+            _check_function(node, facts)
+        elif isinstance(node, cst.Lambda) and facts.kinds.of(node.body):
+            raise CannotFollow("a lambda steps, or reads or clears gradients", node, 26)
+    for optimizer in loop.optimizers:
+        for call in facts.events.reach.makers(optimizer):
+            _check_made_once(call, facts)
+
+
+def _check_function(function: cst.FunctionDef, facts: Facts) -> None:
+    name = function.name.value
+    for decorator in function.decorators:
+        shown = decorator.decorator
+        if dotted_name(shown.func if isinstance(shown, cst.Call) else shown) not in _TRANSPARENT:
+            raise CannotFollow(f"`{name}` is decorated, so what runs when it's called can't be seen", function, 26)
+    if name.startswith("__") and name.endswith("__") and name not in _RUN_BY_A_CALL:
+        raise CannotFollow(f"`{name}` steps, or reads or clears gradients, and Python runs it by itself", function, 26)
+    for node in walk(function.body):
+        if isinstance(node, (cst.Yield, cst.Await)) and facts.index.function(node) is function:
+            raise CannotFollow(f"`{name}` stops in the middle (`yield` or `await`)", function, 26)
+
+
+def _check_made_once(call: cst.Call, facts: Facts) -> None:
+    """One place in the code may make several optimizers: each call of its function makes one."""
+    function = facts.index.function(call)
+    seen: set[cst.FunctionDef] = set()
+    while function is not None and function not in seen:
+        seen.add(function)
+        owner = facts.index.class_of(function)
+        if owner is not None:
+            family = facts.solved.classes.family(owner)
+            sites = [
+                c for c, node in facts.solved.made_instances.items() if facts.solved.classes.family(node) is family
+            ]
+            _check_sites(sites, f"several objects of `{owner.name.value}` are made, each with an optimizer", facts)
+        if owner is None or function.name.value != "__init__":
+            sites = list(facts.solved.calls.get(function, ()))
+            returned = [each for each in sites if Made(each) not in facts.solved.of(each)]
+            if owner is None:
+                _check_sites(returned, f"`{function.name.value}` makes an optimizer each time it's called", facts)
+        callers = {facts.index.function(site) for site in sites}
+        function = callers.pop() if len(callers) == 1 else None
+
+
+def _check_sites(sites: list[cst.Call], why: str, facts: Facts) -> None:
+    """Several calls are one object in turn if all bind the same name."""
+    targets: set[str] = set()
+    for site in sites:
+        line = facts.index.statement(site)
+        if isinstance(line, cst.Assign) and line.value is site and len(line.targets) == 1:
+            targets.add(code_of(line.targets[0].target))
+        else:
+            targets.add(str(id(site)))
+        if _is_collected(site, facts):
+            raise CannotFollow(why, site, 26)
+    if len(targets) > 1:
+        raise CannotFollow(why, sites[1], 26)
+
+
+def _is_collected(site: cst.Call, facts: Facts) -> bool:
+    """Return whether what a call makes goes into a list or the like."""
+    for outer in facts.index.ancestors(site):
+        if isinstance(outer, (cst.BaseComp, cst.List, cst.Dict, cst.Tuple)):
+            return True
+        if isinstance(outer, cst.Arg):
+            call = facts.index.parent[outer]
+            name = call.func.attr.value if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute) else ""
+            return name in ("append", "extend", "insert", "setdefault", "add")
+        if isinstance(outer, (cst.BaseStatement, cst.BaseSmallStatement)):
+            return False
+    return False

@@ -1,0 +1,227 @@
+"""Which code computes with tensors in a way that autocast changes, and which code changes weights."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..tree import children, walk
+from .index import Index
+from .objects import Objects
+from .operations import BUILTINS, BUILTINS_THAT_COMPUTE, LOWERED, NEUTRAL, TORCH_NEUTRAL
+from .slices import Slices
+from .solve import Solved
+from .values import OBJECTS, Apex, ClassValue, FunctionValue, Imported, Instance
+
+
+class Computing:
+    """Answers for the expressions of one file."""
+
+    def __init__(self, objects: Objects, slices: Slices) -> None:
+        self.objects = objects
+        self.slices = slices
+        self.solved: Solved = objects.solved
+        self.index: Index = objects.index
+        self._functions: dict[cst.FunctionDef, bool] = {}
+        self._weights: dict[cst.FunctionDef, bool] = {}
+
+    # -- computing -----------------------------------------------------------------------------------------------
+
+    def computes(self, node: cst.CSTNode) -> bool:
+        """Return whether running ``node`` computes something that autocast can change."""
+        waiting = [node]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, (cst.FunctionDef, cst.Lambda, cst.ClassDef)) and each is not node:
+                continue
+            if isinstance(each, cst.BinaryOperation) and _depends_on_autocast(each):
+                return True
+            if isinstance(each, cst.Call) and self.call_computes(each):
+                return True
+            waiting.extend(children(each))
+        return False
+
+    def call_computes(self, call: cst.Call) -> bool:
+        values = self.solved.of(call.func)
+        own = [value.node for value in values if isinstance(value, FunctionValue)]
+        if own:
+            return any(self.function_computes(each) for each in own)
+        if any(isinstance(value, ClassValue) for value in values):
+            return False
+        if any(isinstance(value, Instance) for value in values):
+            return True
+        paths = [f"apex.{v.path}" if isinstance(v, Apex) else v.path for v in values if isinstance(v, (Apex, Imported))]
+        if paths:
+            return any(self._path_computes(path, call) for path in paths)
+        if any(isinstance(value, OBJECTS) for value in values):  # a model or criterion that was made elsewhere
+            name = _name(call.func)
+            return not (isinstance(call.func, cst.Attribute) and name in NEUTRAL)
+        return self._unknown_computes(call)
+
+    def _path_computes(self, path: str, call: cst.Call) -> bool:
+        last = path.rpartition(".")[2]
+        if path.startswith(("torch.optim", "torch.utils", "torch.cuda", "torch.distributed", "torch.autograd.grad")):
+            return False
+        if path.startswith(("torch.nn.functional.", "torch.nn.parallel.")):
+            return path.startswith("torch.nn.functional.") and last not in ("pad", "one_hot", "interpolate", "dropout")
+        if path.startswith("torch.nn."):
+            return False  # the constructor of a module
+        if path.startswith("torch.") or path.startswith("torch"):
+            return last not in TORCH_NEUTRAL and not last[:1].isupper()
+        if last[:1].isupper() or last in NEUTRAL:
+            return False
+        return self._gets_model(call) or not path.startswith(
+            ("numpy", "math", "os", "random", "time", "json", "copy", "sys")
+        )
+
+    def _unknown_computes(self, call: cst.Call) -> bool:
+        name = _name(call.func)
+        if not name:
+            return True  # nn.CrossEntropyLoss()(output, target)
+        if isinstance(call.func, cst.Name):
+            return name in BUILTINS_THAT_COMPUTE or (name not in NEUTRAL and name not in BUILTINS)
+        return name not in NEUTRAL
+
+    def _gets_model(self, call: cst.Call) -> bool:
+        return any(self.slices.is_object(arg.value) for arg in call.args)
+
+    def function_computes(self, function: cst.FunctionDef) -> bool:
+        """Return whether calling ``function`` computes something that autocast can change."""
+        if function not in self._functions:
+            self._functions[function] = False  # while it's looked at: recursion adds nothing
+            self._functions[function] = self.computes(function.body)
+        return self._functions[function]
+
+    def involves_model(self, node: cst.CSTNode) -> bool:
+        """Return whether ``node`` calls a model or criterion, or hands one to what it calls."""
+        for call in walk(node):
+            if isinstance(call, cst.Call) and self.call_computes(call):
+                if self.slices.is_object(call.func) and any(isinstance(v, OBJECTS) for v in self.solved.of(call.func)):
+                    return True
+                if self._gets_model(call) or any(
+                    self.involves_model(function.body) for function, _ in self.solved.functions_of(call)
+                ):
+                    return True
+        return False
+
+    def lowers(self, node: cst.CSTNode) -> bool:
+        """Return whether ``node`` runs what autocast does in half precision even on float32 data."""
+        for each in walk(node):
+            if isinstance(each, cst.BinaryOperation) and isinstance(each.operator, cst.MatrixMultiply):
+                return True
+            if isinstance(each, cst.Call):
+                if _name(each.func) in LOWERED:
+                    return True
+                if any(self.lowers(function.body) for function, _ in self.solved.functions_of(each)):
+                    return True
+        return False
+
+    # -- weights -------------------------------------------------------------------------------------------------
+
+    def changes_weights(self, node: cst.CSTNode) -> bool:
+        """Return whether running ``node`` changes weights in place: steps, loads, clamps, averages, perturbations."""
+        waiting = [node]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, (cst.FunctionDef, cst.Lambda, cst.ClassDef)) and each is not node:
+                continue
+            if isinstance(each, cst.Call) and self._call_changes_weights(each):
+                return True
+            if isinstance(each, (cst.Assign, cst.AugAssign)) and self._stores_data(each):
+                return True
+            waiting.extend(children(each))
+        return False
+
+    def _call_changes_weights(self, call: cst.Call) -> bool:
+        for function, _ in self.solved.functions_of(call):
+            if self.function_changes_weights(function):
+                return True
+        name = _name(call.func)
+        if name in ("load_state_dict", "parameters_to_vector", "vector_to_parameters", "swap_parameters"):
+            return name != "parameters_to_vector"
+        if not isinstance(call.func, cst.Attribute) or not name.endswith("_") or name.startswith("_"):
+            return False
+        return name not in (
+            "requires_grad_",
+            "clip_grad_norm_",
+            "clip_grad_value_",
+            "share_memory_",
+        ) and self._is_weight(call.func.value)
+
+    def _stores_data(self, node: cst.Assign | cst.AugAssign) -> bool:
+        targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
+        for target in targets:
+            base = target.value if isinstance(target, cst.Subscript) else target
+            if isinstance(base, cst.Attribute) and self._stores_weight(base) and not self._stands_in_constructor(node):
+                return True
+            if isinstance(node, cst.AugAssign) and self._is_weight(base):
+                return True
+        return False
+
+    def _stores_weight(self, target: cst.Attribute) -> bool:
+        """``m.weight = …`` of a module, ``p.data = …`` of a parameter."""
+        if target.attr.value == "data":
+            return self._is_weight(target.value)
+        return target.attr.value in ("weight", "bias") and not isinstance(target.value, cst.Name)
+
+    def _stands_in_constructor(self, node: cst.CSTNode) -> bool:
+        function = self.index.function(node)
+        return function is not None and function.name.value in (
+            "__init__",
+            "reset_parameters",
+            "init_weights",
+            "_init_weights",
+        )
+
+    def _is_weight(self, node: cst.BaseExpression) -> bool:
+        """Return whether ``node`` is a parameter: the variable of a loop over parameters, or ``x.weight``."""
+        while isinstance(node, (cst.Attribute, cst.Subscript)):
+            if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias"):
+                return True
+            if isinstance(node, cst.Attribute) and node.attr.value == "grad":
+                return False
+            node = node.value
+        if not isinstance(node, cst.Name):
+            return False
+        for outer in self.index.ancestors(node):
+            if isinstance(outer, (cst.For, cst.CompFor)) and _binds(outer.target, node.value):
+                return _mentions_parameters(outer.iter)
+            if isinstance(outer, cst.FunctionDef):
+                return False
+        return False
+
+    def function_changes_weights(self, function: cst.FunctionDef) -> bool:
+        """Return whether calling ``function`` changes weights in place."""
+        if function not in self._weights:
+            self._weights[function] = False
+            name = function.name.value
+            self._weights[function] = name not in ("reset_parameters",) and self.changes_weights(function.body)
+        return self._weights[function]
+
+
+def _name(node: cst.BaseExpression) -> str:
+    if isinstance(node, cst.Attribute):
+        return node.attr.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _is_number(node: cst.BaseExpression) -> bool:
+    return isinstance(node, (cst.Integer, cst.Float))
+
+
+def _binds(target: cst.CSTNode, name: str) -> bool:
+    return any(isinstance(each, cst.Name) and each.value == name for each in walk(target))
+
+
+def _mentions_parameters(node: cst.CSTNode) -> bool:
+    return any(
+        isinstance(each, cst.Attribute)
+        and each.attr.value in ("parameters", "named_parameters", "param_groups", "state_dict", "buffers", "modules")
+        for each in walk(node)
+    )
+
+
+def _depends_on_autocast(node: cst.BinaryOperation) -> bool:
+    """``a @ b`` is cast down, ``x ** 2`` up; a power of a number is none of a tensor."""
+    if isinstance(node.operator, cst.MatrixMultiply):
+        return True
+    return isinstance(node.operator, cst.Power) and not _is_number(node.left)

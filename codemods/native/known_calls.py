@@ -1,0 +1,31 @@
+"""Calls whose result is one of their arguments, by name."""
+
+from __future__ import annotations
+
+#: methods that return the object they are called on
+SAME_OBJECT = {
+    "to",
+    "cuda",
+    "cpu",
+    "train",
+    "eval",
+    "float",
+    "half",
+    "double",
+    "bfloat16",
+    "requires_grad_",
+    "apply",
+    "xpu",
+}
+#: calls that return a model around (or made from) their first argument, with the same parameters
+WRAPPERS = {
+    "apex.parallel.DistributedDataParallel",
+    "apex.parallel.convert_syncbn_model",
+    "torch.compile",
+    "torch.nn.DataParallel",
+    "torch.nn.SyncBatchNorm.convert_sync_batchnorm",
+    "torch.nn.parallel.DataParallel",
+    "torch.nn.parallel.DistributedDataParallel",
+}
+#: both return (models, optimizers), or models alone
+INITIALIZE = {"apex.amp.initialize", "apex.amp.frontend.initialize"}

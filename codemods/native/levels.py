@@ -1,0 +1,173 @@
+"""What ``amp.initialize`` is asked for: the opt level, the loss scale and its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from ..tree import walk
+from .index import code_of
+from .options import option_calls, text_of
+from .signatures import keyword_argument
+from .sites import CannotFollow, Initialize, initialize_keyword
+from .solve import Solved
+
+DEFAULT_LEVEL = "O1"
+#: Apex's defaults for a dynamic scale (apex/amp/scaler.py); the ceiling is left out natively, as the docs say
+DEFAULT_CEILING = 2.0**24
+#: keywords that change what O1 casts; None and absence are the same
+_OVERRIDES = ("cast_model_type", "patch_torch_functions", "master_weights", "cast_model_outputs")
+_LEVELS = ("O0", "O1", "O2", "O3")
+
+
+@dataclass(frozen=True)
+class OptLevel:
+    """The level: a literal one, or an expression with the default that the file shows for it (None: unknown).
+
+    ``switch`` is a test that is true where the level isn't O0, if the level is chosen between O0 and one other.
+    """
+
+    name: str | None
+    expression: cst.BaseExpression | None = None
+    switch: tuple[cst.BaseExpression, bool] | None = None
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """A static scale, or None for a dynamic one, with its bounds."""
+
+    static: float | None = None
+    floor: float | None = None
+    ceiling: float | None = None
+
+
+def opt_level(site: Initialize, solved: Solved) -> OptLevel:
+    """Return the level that ``site`` asks for."""
+    node = initialize_keyword(site, "opt_level")
+    if node is None:
+        return OptLevel(DEFAULT_LEVEL)
+    literal = text_of(node)
+    if literal is not None:
+        if literal not in _LEVELS:
+            raise CannotFollow(f"`opt_level={code_of(node)}` isn't a level (is it the letter O?)", node)
+        return OptLevel(literal)
+    if isinstance(node, cst.IfExp):
+        yes, no = text_of(node.body), text_of(node.orelse)
+        if yes in _LEVELS and no == "O0":
+            return OptLevel(yes, node, (node.test, True))
+        if no in _LEVELS and yes == "O0":
+            return OptLevel(no, node, (node.test, False))
+    return OptLevel(_default_of(node, solved), node)
+
+
+def loss_scale(site: Initialize, level: str) -> LossScale:
+    """Return the loss scale that ``site`` asks for.
+
+    Raises CannotFollow for what is computed: it may be static at run time.
+    """
+    for keyword in _OVERRIDES:
+        if initialize_keyword(site, keyword) is not None and level != "O2":
+            raise CannotFollow(f"`amp.initialize` gets `{keyword}=`, which native AMP lacks", site.call, 6)
+    floor = _number_keyword(site, "min_loss_scale")
+    ceiling = _number_keyword(site, "max_loss_scale")
+    if ceiling is not None and ceiling >= DEFAULT_CEILING:
+        ceiling = None
+    node = initialize_keyword(site, "loss_scale")
+    if node is None:
+        return LossScale(1.0 if level in ("O0", "O3") else None, floor, ceiling)
+    text = text_of(node)
+    if text == "dynamic":
+        return LossScale(None, floor, ceiling)
+    try:
+        return LossScale(float(text if text is not None else code_of(node)), floor, ceiling)
+    except ValueError:
+        why = f"`loss_scale={code_of(node)}` is computed, so the scale may be static"
+        raise CannotFollow(why, node, 6) from None
+
+
+def _number_keyword(site: Initialize, keyword: str) -> float | None:
+    node = initialize_keyword(site, keyword)
+    if node is None:
+        return None
+    try:
+        return _number(node)
+    except ValueError:
+        raise CannotFollow(f"`{keyword}={code_of(node)}` is computed", node, 6) from None
+
+
+def _number(node: cst.BaseExpression) -> float:
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Power):
+        return float(_number(node.left) ** _number(node.right))
+    return float(code_of(node))
+
+
+def _default_of(node: cst.BaseExpression, solved: Solved) -> str | None:
+    """Return the level that ``node`` has if nobody chooses another one."""
+    if isinstance(node, cst.FormattedString) and len(node.parts) == 2:
+        first, second = node.parts
+        if isinstance(first, cst.FormattedStringText) and isinstance(second, cst.FormattedStringExpression):
+            digit = _defaulttext_of(second.expression, solved)
+            return _as_level(first.value + digit) if digit is not None else None
+    if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+        prefix, suffix = text_of(node.left), node.right
+        if isinstance(suffix, cst.Call) and len(suffix.args) == 1:
+            suffix = suffix.args[0].value
+        digit = _defaulttext_of(suffix, solved)
+        return _as_level(prefix + digit) if prefix is not None and digit is not None else None
+    text = _defaulttext_of(node, solved)
+    return None if text is None else _as_level(text)
+
+
+def _as_level(text: str) -> str | None:
+    return text if text in _LEVELS else None
+
+
+def _defaulttext_of(node: cst.BaseExpression, solved: Solved) -> str | None:
+    if isinstance(node, cst.Attribute):
+        return _argparse_default(node.attr.value, solved) or _field_default(node, solved)
+    if isinstance(node, cst.Name):
+        return _name_default(node, solved)
+    return None
+
+
+def _argparse_default(destination: str, solved: Solved) -> str | None:
+    for call in option_calls(solved.index.module, destination):
+        return _literal(keyword_argument(call, "default"))
+    return None
+
+
+def _field_default(node: cst.Attribute, solved: Solved) -> str | None:
+    for key in solved.keys(node):
+        for stored in _stores(key, solved):
+            return _literal(stored) or (_defaulttext_of(stored, solved) if isinstance(stored, cst.Name) else None)
+    return None
+
+
+def _stores(key: object, solved: Solved) -> list[cst.BaseExpression]:
+    found = []
+    for node in walk(solved.index.module):
+        if isinstance(node, cst.Assign):
+            for target in node.targets:
+                if isinstance(target.target, cst.Attribute) and key in solved.keys(target.target):
+                    found.append(node.value)
+    return found
+
+
+def _name_default(node: cst.Name, solved: Solved) -> str | None:
+    scope = solved.index.scope(node)
+    for binder in solved.names.binders(node.value, scope):
+        if isinstance(binder, cst.Param):
+            return _literal(binder.default)
+        statement = solved.index.parent.get(solved.index.parent.get(binder, binder))
+        if isinstance(statement, cst.Assign):
+            return _literal(statement.value) or (
+                _defaulttext_of(statement.value, solved) if isinstance(statement.value, cst.Attribute) else None
+            )
+    return None
+
+
+def _literal(node: cst.BaseExpression | None) -> str | None:
+    if isinstance(node, cst.Integer):
+        return node.value
+    return text_of(node)

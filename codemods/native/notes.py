@@ -1,0 +1,89 @@
+"""What a person should know about a loop that became native: notes, each with the code of its rule."""
+
+from __future__ import annotations
+
+import libcst as cst
+
+from ..edits import Site
+from ..findings import Kind
+from ..tree import walk
+from .decide import Decision, Facts
+from .index import Index
+from .loop_shapes import is_no_grad
+from .schedules import schedule_steps
+
+EVALUATION, UNSAVED, SCHEDULE, ACCUMULATION, REVIEWED, LEVELS = (
+    "AMP192",
+    "AMP193",
+    "AMP194",
+    "AMP195",
+    "AMP196",
+    "AMP197",
+)
+
+
+def loop_notes(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
+    """Return the notes on one loop."""
+    notes = [*_reviewed(decision), *_levels(decision), *_unsaved(decision, facts)]
+    if not decision.is_plain:
+        notes += _accumulation(decision, facts)
+        notes += [] if facts.target.autocast_eval else _evaluation(facts)
+        notes += [] if facts.target.guard_scheduler else _schedules(facts)
+    return notes
+
+
+def _note(code: str, node: cst.CSTNode, message: str, advice: str = "") -> tuple[str, Site]:
+    return code, Site(node, message, advice, None, Kind.NOTE)
+
+
+def _reviewed(decision: Decision) -> list[tuple[str, Site]]:
+    return [_note(REVIEWED, each.node, each.why) for each in decision.reviews]
+
+
+def _levels(decision: Decision) -> list[tuple[str, Site]]:
+    if decision.level.expression is None or decision.level.switch is not None:
+        return []
+    message = "an opt level other than O0 now means autocast with float32 weights: O2 and O3 train as O1 does"
+    return [_note(LEVELS, decision.loop.first, message)]
+
+
+def _unsaved(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
+    if any(call.name == "state_dict" for call in decision.loop.calls) or decision.is_plain:
+        return []
+    for node in walk(facts.index.module):
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "save":
+            receiver = node.func.value
+            if isinstance(receiver, cst.Name) and receiver.value == "torch":
+                message = "this checkpoint doesn't hold the loss scale, so a resumed run starts with another one"
+                return [_note(UNSAVED, node, message, "add `scaler.state_dict()` to it")]
+    return []
+
+
+def _evaluation(facts: Facts) -> list[tuple[str, Site]]:
+    for node in walk(facts.index.module):
+        if isinstance(node, cst.With) and is_no_grad(node) and facts.regions.computing.computes(node.body):
+            message = "evaluation ran in mixed precision under Apex; now it runs in float32"
+            return [_note(EVALUATION, node, message, "`--autocast-eval` puts it under autocast as well")]
+    return []
+
+
+def _schedules(facts: Facts) -> list[tuple[str, Site]]:
+    for node in schedule_steps(facts.index.module):
+        message = "the schedule also advances on skipped steps, as it did under Apex"
+        return [_note(SCHEDULE, node, message, "`--guard-scheduler` makes it wait")]
+    return []
+
+
+def _accumulation(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
+    index: Index = facts.index
+    for node in decision.flow.steps:
+        for outer in index.ancestors(node):
+            if isinstance(outer, cst.If) and any(isinstance(each, cst.Modulo) for each in walk(outer.test)):
+                message = (
+                    "with gradient accumulation an overflow now counts once per step, not once per backward, "
+                    "so other steps may be skipped"
+                )
+                return [_note(ACCUMULATION, node, message)]
+            if isinstance(outer, cst.FunctionDef):
+                break
+    return []

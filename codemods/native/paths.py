@@ -1,0 +1,83 @@
+"""What a run over all paths starts from, carries along and finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, FrozenSet
+
+import libcst as cst
+
+from .assumptions import Assumed
+from .conditions import Atom
+from .objects import Entity
+from .sites import CannotFollow
+from .states import Gradients
+
+
+@dataclass(frozen=True)
+class State:
+    """The gradients of every optimizer, and the tests whose outcome is known on this path."""
+
+    gradients: tuple[Gradients, ...]
+    assumed: Assumed = frozenset()
+
+
+States = FrozenSet[State]
+NOWHERE: States = frozenset()
+
+
+@dataclass(frozen=True)
+class Out:
+    """Where a block leads: to its end, or out of it by break, continue or return."""
+
+    end: States = NOWHERE
+    breaks: States = NOWHERE
+    continues: States = NOWHERE
+    returns: States = NOWHERE
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run depends on besides the code.
+
+    Args:
+        optimizers: in the order of the states.
+        scaler_of: the number of each one's loss scaler.
+        facts: tests that hold in this world.
+        holders: functions (None: the module) that can have a scaler, so that statements can be put there.
+        reached: which optimizers a loss can reach.
+        resets: a handler that goes on after an exception resets the scaler.
+    """
+
+    optimizers: tuple[Entity, ...]
+    scaler_of: tuple[int, ...]
+    facts: tuple[Atom, ...]
+    holders: frozenset[cst.FunctionDef | None]
+    reached: Callable[[cst.BaseExpression], frozenset[Entity]]
+    resets: bool = False
+
+
+@dataclass
+class Findings:
+    """What a run found: problems by optimizer, and the statements that the native program needs."""
+
+    problems: list[tuple[int, CannotFollow]] = field(default_factory=list)
+    #: (statement, optimizer) → the gradients seen there, where it reads or changes them
+    touches: dict[tuple[cst.CSTNode, int], set[Gradients]] = field(default_factory=dict)
+    #: every step call that was run → the optimizer
+    steps: dict[cst.CSTNode, int] = field(default_factory=dict)
+    #: plain backward calls to scale → the scaler
+    scaled_plain: dict[cst.CSTNode, int] = field(default_factory=dict)
+    #: handlers that reset a scaler
+    resets: set[tuple[cst.CSTNode, int]] = field(default_factory=set)
+    #: scale_loss blocks that were run
+    blocks: set[cst.With] = field(default_factory=set)
+
+
+def joined(first: Out, second: Out) -> Out:
+    return Out(
+        first.end | second.end,
+        first.breaks | second.breaks,
+        first.continues | second.continues,
+        first.returns | second.returns,
+    )

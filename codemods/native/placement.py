@@ -1,0 +1,192 @@
+"""Where a scaler lives, so that every function that needs it has it: a local, ``self``, a parameter, or a closure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from ..tree import dotted_name, walk
+from .index import Index
+from .sites import CannotFollow
+from .solve import Solved
+from .values import Partial
+
+_HARMLESS_DECORATORS = {"staticmethod", "classmethod", "torch.no_grad", "torch.enable_grad"}
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A function that makes model and optimizer, initializes amp and returns them: it returns the scaler as well.
+
+    Args:
+        function: the function.
+        returned: the tuple that it returns.
+        targets: what its callers assign the result to.
+    """
+
+    function: cst.FunctionDef
+    returned: cst.Tuple
+    targets: tuple[cst.Tuple, ...]
+
+
+@dataclass
+class Placement:
+    """How to reach the scaler.
+
+    Args:
+        attribute: whether it is an attribute of the object (``self.scaler``).
+        owner: the class that has it, then.
+        parameters: functions that get it as a keyword-only parameter.
+        calls: calls that pass it on.
+        home: the function that makes it; None for the module.
+    """
+
+    home: cst.FunctionDef | None
+    attribute: bool = False
+    owner: cst.ClassDef | None = None
+    parameters: list[cst.FunctionDef] = field(default_factory=list)
+    calls: list[cst.Call] = field(default_factory=list)
+    available: set[cst.FunctionDef | None] = field(default_factory=set)
+    builder: Builder | None = None
+
+
+class Placing:
+    """Finds a placement for one training loop."""
+
+    def __init__(self, solved: Solved) -> None:
+        self.solved = solved
+        self.index: Index = solved.index
+
+    def place(self, home: cst.FunctionDef | None, users: set[cst.FunctionDef | None]) -> Placement:
+        """Return how ``users`` get the scaler that ``home`` makes.
+
+        Raises CannotFollow for a user that can't get it.
+        """
+        try:
+            return self._place(home, users)
+        except CannotFollow as problem:
+            builder, caller = self._builder(home)
+            if builder is None:
+                raise
+            try:
+                placement = self._place(caller, users - {home})
+            except CannotFollow:
+                raise problem from None
+            placement.builder = builder
+            return placement
+
+    def _builder(self, home: cst.FunctionDef | None) -> tuple[Builder | None, cst.FunctionDef | None]:
+        """Return ``home`` as a builder, and the one function that calls it."""
+        if home is None or home in self.solved.handed_on or self.index.class_of(home) is not None:
+            return None, None
+        returns = [n for n in walk(home.body) if isinstance(n, cst.Return) and self.index.function(n) is home]
+        returned = returns[0].value if len(returns) == 1 else None
+        calls = self.solved.calls.get(home, set())
+        callers = {self.index.function(call) for call in calls}
+        if not isinstance(returned, cst.Tuple) or len(callers) != 1:
+            return None, None
+        targets = []
+        for call in sorted(calls, key=lambda each: self.index.order[each]):
+            line = self.index.parent[call]
+            target = line.targets[0].target if isinstance(line, cst.Assign) and len(line.targets) == 1 else None
+            if not isinstance(target, cst.Tuple) or len(target.elements) != len(returned.elements):
+                return None, None
+            targets.append(target)
+        return Builder(home, returned, tuple(targets)), callers.pop()
+
+    def _place(self, home: cst.FunctionDef | None, users: set[cst.FunctionDef | None]) -> Placement:
+        placement = Placement(home)
+        owner = self.index.class_of(self._outermost(home))
+        if owner is not None and any(self._is_other_method(user, home, owner) for user in users):
+            placement.attribute, placement.owner = True, self.solved.classes.family(owner)
+        placement.available.add(home)
+        for user in sorted(users, key=lambda f: -1 if f is None else self.index.order[f]):
+            self._reach(user, placement, ())
+        return placement
+
+    def _outermost(self, function: cst.FunctionDef | None) -> cst.FunctionDef | None:
+        """Return the method or module-level function that ``function`` is nested in, or itself."""
+        while function is not None:
+            around = self.index.function(function)
+            if around is None:
+                return function
+            function = around
+        return None
+
+    def _is_other_method(self, user: cst.FunctionDef | None, home: cst.FunctionDef | None, owner: cst.ClassDef) -> bool:
+        outer = self._outermost(user)
+        return outer is not self._outermost(home) and self._is_of_family(outer, owner)
+
+    def _is_of_family(self, function: cst.FunctionDef | None, owner: cst.ClassDef) -> bool:
+        mine = self.index.class_of(function)
+        return mine is not None and self.solved.classes.family(mine) is self.solved.classes.family(owner)
+
+    def _reach(self, user: cst.FunctionDef | None, placement: Placement, path: tuple[object, ...]) -> None:
+        if user in placement.available:
+            return
+        if user is None:
+            raise CannotFollow(
+                "the module uses amp before or outside the function that initializes it", self.index.module
+            )
+        if user in path:
+            raise CannotFollow(f"`{user.name.value}` calls itself", user, 26)
+        if placement.home is None or (placement.attribute and self._has_attribute(user, placement)):
+            placement.available.add(user)
+            return
+        around = self.index.function(user)
+        if around is not None and self.index.class_of(user) is None:
+            self._reach(around, placement, (*path, user))  # a closure
+            placement.available.add(user)
+            return
+        self._as_parameter(user, placement, path)
+
+    def _has_attribute(self, user: cst.FunctionDef, placement: Placement) -> bool:
+        outer = self._outermost(user)
+        if outer is None or placement.owner is None or not self._is_of_family(outer, placement.owner):
+            return False
+        if not outer.params.params or any(
+            dotted_name(d.decorator) in ("staticmethod", "classmethod") for d in outer.decorators
+        ):
+            raise CannotFollow(f"`{outer.name.value}` has no `self` to keep a scaler on", outer, 26)
+        return True
+
+    def _as_parameter(self, user: cst.FunctionDef, placement: Placement, path: tuple[object, ...]) -> None:
+        name = user.name.value
+        calls = self.solved.calls.get(user, set())
+        if user in self.solved.handed_on:
+            raise CannotFollow(f"`{name}` is handed on as a value, so who calls it can't be seen", user, 26)
+        if not calls:
+            raise CannotFollow(f"nothing in this file that initializes amp calls `{name}`", user, 26)
+        if name.startswith("__") or len(self.solved.classes.overrides(user)) > 1:
+            raise CannotFollow(f"`{name}` is overridden or special, so it can't get a scaler as a parameter", user, 26)
+        if any(_decorator_name(each) not in _HARMLESS_DECORATORS for each in user.decorators):
+            raise CannotFollow(f"`{name}` is decorated, so it can't get a scaler as a parameter", user, 26)
+        placement.available.add(user)
+        placement.parameters.append(user)
+        for call in sorted(calls, key=lambda each: self.index.order[each]):
+            passing = self._passing_call(call)
+            if len(list(self.solved.functions_of(call))) > 1:
+                raise CannotFollow("which function is called can't be seen", call, 26)
+            placement.available.discard(user)
+            self._reach(self.index.function(passing), placement, (*path, user))
+            placement.available.add(user)
+            if passing not in placement.calls:
+                placement.calls.append(passing)
+
+    def _passing_call(self, call: cst.Call) -> cst.Call:
+        """Return the call that fills the parameter: that of ``functools.partial`` where there is one."""
+        for value in self.solved.of(call.func):
+            if isinstance(value, Partial):
+                return value.call
+        return call
+
+
+def is_free(name: str, index: Index) -> bool:
+    """Return whether nothing in the file is called ``name``, neither a variable nor an attribute or keyword."""
+    return all(not (isinstance(node, cst.Name) and node.value == name) for node in walk(index.module))
+
+
+def _decorator_name(decorator: cst.Decorator) -> str:
+    node = decorator.decorator
+    return dotted_name(node.func if isinstance(node, cst.Call) else node)

@@ -1,0 +1,61 @@
+"""``amp.initialize`` itself goes: its targets are its arguments, or become plain assignments of them."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+import libcst as cst
+
+from .draft import Draft
+from .index import code_of
+from .sites import Initialize
+from .spelling import statement
+
+_CODE = "AMP101"
+
+
+def take_out(site: Initialize, draft: Draft) -> None:
+    """Write what stays of the statement with ``site``: native AMP returns the same objects that it got."""
+    line = site.statement
+    if isinstance(line, cst.Expr) and line.value is site.call:
+        draft.remove(_CODE, line)
+    elif isinstance(line, cst.Assign) and line.value is site.call and len(line.targets) == 1:
+        _assignment(site, line, line.targets[0].target, draft)
+    else:
+        draft.replace(_CODE, site.call, _result(site))
+
+
+def _result(site: Initialize) -> cst.BaseExpression:
+    if site.optimizers is None:
+        return site.models
+    return cst.Tuple([cst.Element(site.models), cst.Element(site.optimizers)])
+
+
+def _assignment(site: Initialize, line: cst.Assign, target: cst.BaseExpression, draft: Draft) -> None:
+    if site.optimizers is None:
+        pairs = list(_pairs(target, site.models))
+    elif isinstance(target, (cst.Tuple, cst.List)) and len(target.elements) == 2:
+        first, second = (element.value for element in target.elements)
+        pairs = [*_pairs(first, site.models), *_pairs(second, site.optimizers)]
+    else:
+        pairs = [(target, _result(site))]
+    different = [(code_of(a), code_of(b)) for a, b in pairs if code_of(a) != code_of(b)]
+    if not different:
+        draft.remove(_CODE, line)
+        return
+    left, right = (", ".join(side) for side in zip(*different))
+    draft.replace(_CODE, line, statement(f"{left} = {right}"))
+
+
+def _pairs(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what an assignment binds to what, display by display."""
+    displays = (cst.Tuple, cst.List)
+    if not (isinstance(target, displays) and isinstance(value, displays)) or len(target.elements) != len(
+        value.elements
+    ):
+        yield target, value
+        return
+    for left, right in zip(target.elements, value.elements):
+        yield from _pairs(left.value, right.value)

@@ -1,0 +1,21 @@
+"""AMP195: overflows count per step under gradient accumulation."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from .edits import Reported
+from .findings import Level
+from .registry import rule
+from .source_file import SourceFile
+
+
+@rule("AMP195", "overflows count per step under gradient accumulation", Level.REVIEW)
+def check(source: SourceFile) -> Iterator[Reported]:
+    """
+    Why: Apex checked the gradients of every micro-batch and halved its scale for each overflow; GradScaler checks
+    once per step. After an overflow the scale, and so which steps are skipped, can differ for a while.
+
+    What to do: nothing.
+    """
+    yield from source.native.reports_of("AMP195")
