@@ -6,7 +6,7 @@ from typing import Iterable, Sequence, Tuple, Union
 
 import libcst as cst
 
-from .comments import carried_lines, comment_line, is_pragma, joined_lines, without_comment
+from .comments import carried_lines, comment_line, is_pragma, joined_lines, without_blank_start, without_comment
 from .edits import AnyEdit, Append, Edit, Insert, Unwrap, Wrap
 from .layout import with_item
 from .tree import code_fields, parents
@@ -61,6 +61,8 @@ class _Rebuild:
     def field(self, value: object) -> object:
         if isinstance(value, cst.CSTNode):
             new = self.node(value)
+            if not new and isinstance(value, cst.Else):
+                return None
             if len(new) != 1:
                 raise ValueError(f"{type(value).__name__} must become exactly one node, not {len(new)}")
             return new[0]
@@ -73,8 +75,10 @@ class _Rebuild:
     def block(self, block: Block) -> cst.CSTNode:
         """Rebuild a block. Lines that lost their statement go to the next one, or to the end of the block."""
         body, carried = self.statements(block.body)
-        if not body and isinstance(block, cst.IndentedBlock):
-            body = [cst.SimpleStatementLine([cst.Pass()])]
+        if isinstance(block, cst.IndentedBlock):
+            body = body or [cst.SimpleStatementLine([cst.Pass()])]
+            if not self.node(block.body[0]):  # a block doesn't begin with the blank line that stood below what is gone
+                body[0] = body[0].with_changes(leading_lines=without_blank_start(_leading(body[0])))
         return block.with_changes(body=body, footer=[*carried, *block.footer] if carried else block.footer)
 
     def statements(self, old: Sequence[cst.CSTNode]) -> tuple[list[cst.CSTNode], list[cst.EmptyLine]]:
@@ -195,7 +199,7 @@ def _ancestors(module: cst.Module, edits: Sequence[AnyEdit]) -> set[cst.CSTNode]
     return found
 
 
-def _under(header: cst.With, body: Sequence[cst.CSTNode]) -> cst.With:
+def _under(header: cst.With | cst.If, body: Sequence[cst.CSTNode]) -> cst.CSTNode:
     lines = _leading(body[0])
     inside = [body[0].with_changes(leading_lines=[]), *body[1:]]
     return header.with_changes(

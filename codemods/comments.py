@@ -48,3 +48,11 @@ def without_comment(trailing: cst.TrailingWhitespace) -> cst.TrailingWhitespace:
     if trailing.comment is None:
         return trailing
     return trailing.with_changes(comment=None, whitespace=cst.SimpleWhitespace(""))
+
+
+def without_blank_start(lines: Sequence[cst.EmptyLine]) -> list[cst.EmptyLine]:
+    """Return ``lines`` without the blank ones at their beginning."""
+    place = 0
+    while place < len(lines) and lines[place].comment is None:
+        place += 1
+    return list(lines[place:])

@@ -37,14 +37,14 @@ class Insert:
 
 @dataclass(frozen=True)
 class Wrap:
-    """Put the statements from ``first`` to ``last`` of one block under ``header``, a ``with`` of any body.
+    """Put the statements from ``first`` to ``last`` of one block under ``header``, a ``with`` or ``if`` of any body.
 
     Both are whole lines or compound statements. Edits inside them are made as well. Wraps may not overlap.
     """
 
     first: cst.BaseStatement
     last: cst.BaseStatement
-    header: cst.With
+    header: cst.With | cst.If
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Target:
         autocast_eval: also put evaluation under autocast, as it was under Apex.
         keep_old_checkpoints: loading accepts Apex's state beside GradScaler's.
         guard_scheduler: a learning-rate schedule doesn't advance on a skipped step.
+        partner: the path of another file with which this one shares amp; then its loops stay on the drop-in.
     """
 
     to: str = NATIVE
@@ -37,3 +38,4 @@ class Target:
     autocast_eval: bool = False
     keep_old_checkpoints: bool = False
     guard_scheduler: bool = False
+    partner: str = ""

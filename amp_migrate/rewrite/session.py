@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import partial
-from typing import Callable, Iterator, Sequence
+from typing import Callable, Iterator, Mapping, Sequence
 
 from amp_migrate.rewrite.discover import DEFAULT_SELECTION, Found, Selection, find_files
 from amp_migrate.rewrite.git import GitState, git_state, undo_commands
 from amp_migrate.rewrite.jobs import processes_for
+from amp_migrate.rewrite.partners import partners
 from amp_migrate.rewrite.project import own_apex_module
 from amp_migrate.rewrite.report import Report
 from amp_migrate.rewrite.results import DEFAULT_SETTINGS, FileResult, Outcome, Result, Settings, WriteMode
@@ -73,15 +74,17 @@ def _rewritten(
 ) -> list[FileResult]:
     """Return the results of all files but the unchanged ones, in the order of ``files``."""
     done: dict[str, FileResult] = {}
-    candidates: list[str] = []
+    candidates: dict[str, bytes] = {}
     for path in files:
         try:
-            if may_import_apex(_read(path)):
-                candidates.append(path)
+            source = _read(path)
+            if may_import_apex(source):
+                candidates[path] = source
         except OSError as error:
             done[path] = _failed(path, _reason(error))
     finished = len(files) - len(candidates)
-    for result in _work(candidates, settings, roots, jobs):
+    shared = partners(candidates)
+    for result in _work(list(candidates), settings, roots, jobs, shared):
         finished += 1
         if result.result.outcome is not Outcome.UNCHANGED:
             done[result.path] = result
@@ -90,8 +93,10 @@ def _rewritten(
     return [done[path] for path in files if path in done]
 
 
-def _work(paths: Sequence[str], settings: Settings, roots: Sequence[str], jobs: int) -> Iterator[FileResult]:
-    work = partial(_rewrite_file, settings=settings, roots=roots)
+def _work(
+    paths: Sequence[str], settings: Settings, roots: Sequence[str], jobs: int, shared: Mapping[str, str]
+) -> Iterator[FileResult]:
+    work = partial(_rewrite_file, settings=settings, roots=roots, shared=shared)
     processes = processes_for(len(paths), jobs)
     if processes == 1:
         return map(work, paths)
@@ -100,12 +105,14 @@ def _work(paths: Sequence[str], settings: Settings, roots: Sequence[str], jobs: 
     return in_order(work, paths, processes, _failed)
 
 
-def _rewrite_file(path: str, settings: Settings, roots: Sequence[str]) -> FileResult:
+def _rewrite_file(path: str, settings: Settings, roots: Sequence[str], shared: Mapping[str, str]) -> FileResult:
     try:
         source = _read(path)
     except OSError as error:
         return _failed(path, _reason(error))
     own_apex = own_apex_module(os.path.dirname(path), roots)
+    if path in shared:
+        settings = replace(settings, target=replace(settings.target, partner=shared[path]))
     result = rewrite_source(source, settings, own_apex=own_apex)
     return FileResult(path, result, before=source)
 

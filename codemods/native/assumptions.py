@@ -22,6 +22,7 @@ class Assumptions:
         self.index = index
         self.conditions = conditions
         self._correlated: set[cst.CSTNode] = set()
+        self._stores: dict[cst.FunctionDef, set[str]] = {}
         self._find()
 
     def is_correlated(self, node: cst.If) -> bool:
@@ -32,8 +33,33 @@ class Assumptions:
         """Return what is still known after ``node``, a statement or the head of a loop, has bound its names."""
         if not assumed:
             return assumed
-        words = set(_bound_words(node))
+        words = {*_bound_words(node), *self._stored_by_calls(node)}
         return frozenset(atom for atom in assumed if not words & set(_words(atom.left + " " + atom.right)))
+
+    def _stored_by_calls(self, node: cst.CSTNode) -> set[str]:
+        """Return the attributes and outer names that the functions which ``node`` calls bind."""
+        head = getattr(node, "iter", getattr(node, "test", node))
+        found: set[str] = set()
+        for call in walk(head):
+            if isinstance(call, cst.Call):
+                for function, _ in self.conditions.solved.functions_of(call):
+                    found |= self._stored(function)
+        return found
+
+    def _stored(self, function: cst.FunctionDef) -> set[str]:
+        if function not in self._stores:
+            self._stores[function] = set()  # while it's looked at: recursion adds nothing
+            outer = {
+                i.name.value for n in walk(function.body) if isinstance(n, (cst.Global, cst.Nonlocal)) for i in n.names
+            }
+            found: set[str] = set()
+            for node in walk(function.body):
+                found |= {w for w, is_name in _bound(node) if not is_name or w in outer}
+                if isinstance(node, cst.Call):
+                    for called, _ in self.conditions.solved.functions_of(node):
+                        found |= self._stored(called)
+            self._stores[function] = found
+        return self._stores[function]
 
     def _find(self) -> None:
         seen: dict[tuple[object, str], cst.If] = {}
@@ -58,19 +84,24 @@ def _is_pure(test: cst.BaseExpression) -> bool:
 
 
 def _bound_words(node: cst.CSTNode) -> list[str]:
+    return [word for word, _ in _bound(node)]
+
+
+def _bound(node: cst.CSTNode) -> list[tuple[str, bool]]:
+    """Return the names and attributes that a statement binds, and whether each is a name."""
     targets: list[cst.CSTNode] = []
     if isinstance(node, cst.Assign):
         targets = [target.target for target in node.targets]
-    elif isinstance(node, (cst.AugAssign, cst.AnnAssign, cst.For, cst.Del)):
+    elif isinstance(node, (cst.AugAssign, cst.AnnAssign, cst.For, cst.Del, cst.NamedExpr)):
         targets = [node.target]
-    words = []
+    found = []
     for target in targets:
         for each in walk(target):
             if isinstance(each, cst.Attribute):
-                words.append(each.attr.value)
+                found.append((each.attr.value, False))
             elif isinstance(each, cst.Name):
-                words.append(each.value)
-    return words
+                found.append((each.value, True))
+    return found
 
 
 def _words(text: str) -> list[str]:

@@ -123,8 +123,7 @@ class Availability:
         in_test = isinstance(
             parent, (cst.If, cst.While, cst.IfExp, cst.BooleanOperation, cst.UnaryOperation, cst.Assert)
         )
-        is_flag = isinstance(node, cst.Name) and node.value in self.conditions.available
-        return isinstance(node, cst.Comparison) or is_flag or in_test
+        return isinstance(node, cst.Comparison) or in_test
 
     def simplified(self, test: cst.BaseExpression) -> Simplified:
         """Return ``test`` with what asks for Apex taken as true; a bool if nothing else is left."""

@@ -91,3 +91,8 @@ def _functions(node: cst.ClassDef) -> Iterator[cst.FunctionDef]:
             yield statement
         elif isinstance(statement, (cst.If, cst.Try, cst.With)):
             yield from (each for each in walk(statement) if isinstance(each, cst.FunctionDef))
+
+
+def is_static(function: cst.FunctionDef) -> bool:
+    """Return whether a method is a static one."""
+    return any(dotted_name(each.decorator) == "staticmethod" for each in function.decorators)

@@ -44,6 +44,7 @@ class Cleanup:
         self._imports(going)
         self._globals(going)
         self._settle_tests(going, kept_flags)
+        self._absences(going)
         return {site.node for site in going}
 
     # -- who is still read -------------------------------------------------------------------------------------------
@@ -113,6 +114,7 @@ class Cleanup:
             flags = [flag for flag in flags if flag not in bound]
             if flags:
                 lines = [cst.parse_statement(f"{flag} = True\n") for flag in flags]
+                lines[0] = lines[0].with_changes(leading_lines=guarded.node.leading_lines)
                 self.draft.replace(CODE, guarded.node, *lines)
             else:
                 self.draft.removed_blocks[guarded.node] = CODE
@@ -148,6 +150,18 @@ class Cleanup:
                 self.draft.replace(CODE, node, node.with_changes(names=left))
             else:
                 self.draft.remove(CODE, node)
+
+    def _absences(self, going: set[ApexImport]) -> None:
+        """``amp = None`` where a flag is off: nothing asks for it any more."""
+        for site in going:
+            home = self.solved.names.owner(site.binds, site.scope)
+            for binder in home.binders.get(site.binds, ()):
+                target = self.index.parent.get(binder)
+                line = self.index.parent.get(target) if isinstance(target, cst.AssignTarget) else None
+                if not isinstance(line, cst.Assign) or len(line.targets) != 1 or self.draft.is_gone(line):
+                    continue
+                if isinstance(line.value, cst.Name) and line.value.value == "None":
+                    self.draft.remove(CODE, line)
 
     # -- tests -------------------------------------------------------------------------------------------------------
 

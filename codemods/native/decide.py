@@ -12,12 +12,14 @@ from ..target import BFLOAT16, Target
 from ..tree import walk
 from .conditions import Atom, Conditions
 from .events import Events
+from .flags import check_flags
 from .flow import Flow
 from .guards import Guard, guard_of
 from .index import Index, code_of
 from .kinds import Kinds
 from .levels import LossScale, OptLevel, loss_scale, opt_level
 from .loop import Loop
+from .model_calls import ModelCalls
 from .objects import Entity
 from .paths import Findings, Setup
 from .placement import Placement, Placing
@@ -26,7 +28,7 @@ from .sites import CannotFollow
 from .slices import Slices
 from .solve import Solved
 from .states import Gradients
-from .values import Instance
+from .values import Instance, Value
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ def decide(loop: Loop, facts: Facts) -> Decision:
             Review(f"the loss scale is static ({scale.static:g}): Apex applied infinities, native skips", init.call)
         )
     guard = guard_of(init, level, facts.index, facts.conditions)
+    check_flags(init, guard, level, facts.solved)
     world = (*guard.facts, *_facts_at_calls(init.function, facts))
     if level.name == "O0" and level.expression is None:
         if scale.static != 1.0:
@@ -102,10 +105,15 @@ def decide(loop: Loop, facts: Facts) -> Decision:
     scaler_of = _scalers(loop, reviews)
     findings = _run(loop, scaler_of, world, facts)
     _check_touches(loop, findings, facts)
+    _check_wrappers(loop, findings, facts)
     regions = facts.regions.of(_losses(loop, findings))
     if facts.target.autocast_eval:
         regions += [each for each in facts.regions.evaluation() if not _overlaps(each, regions, facts)]
-    placement = Placing(facts.solved).place(init.function, _users(loop, findings, regions, facts))
+    ModelCalls(facts.regions).check(_models(loop, facts), regions, _losses(loop, findings))
+    users = _users(loop, findings, facts)
+    if guard.parts or level.expression is not None:  # then a region asks the scaler whether it's on
+        users |= {facts.index.function(region.first) for region in regions}
+    placement = Placing(facts.solved).place(init.function, users)
     decision = Decision(loop, guard, level, scale, scaler_of, findings, regions, placement, world, reviews)
     if level.name in ("O2", "O3"):
         _check_half(loop, findings, facts)
@@ -237,6 +245,16 @@ def _check_run(loop: Loop, found: Findings) -> None:
         raise CannotFollow("no optimizer step can be found for it", loop.first, 8)
 
 
+def _check_wrappers(loop: Loop, found: Findings, facts: Facts) -> None:
+    """A class around an optimizer with a ``step`` of its own: who else calls that can't be seen."""
+    classes = {facts.index.class_of(block.function) for block in loop.blocks}
+    for node in found.steps:
+        function = facts.index.function(node)
+        owner = facts.index.class_of(function)
+        if function is not None and function.name.value == "step" and owner is not None and owner not in classes:
+            raise CannotFollow(f"`{owner.name.value}.step` steps the optimizer inside it", node, 8)
+
+
 def _check_touches(loop: Loop, found: Findings, facts: Facts) -> None:
     for (anchor, _), seen in found.touches.items():
         if Gradients.SCALED not in seen:
@@ -281,6 +299,16 @@ def _is_model(value: object, facts: Facts) -> bool:
     return isinstance(value, Instance) or value in facts.slices.models
 
 
+def _models(loop: Loop, facts: Facts) -> frozenset[Value]:
+    """Return the models that the loop trains, as far as they are objects that are called."""
+    reach = facts.events.reach
+    mine = {model for each in loop.optimizers for model in reach.models_of(each)}
+    for init in loop.initialize:
+        models = init.models.elements if isinstance(init.models, (cst.List, cst.Tuple)) else [cst.Element(init.models)]
+        mine |= {value for each in models for value in facts.events.objects.values(each.value)}
+    return frozenset(mine)
+
+
 def _losses(loop: Loop, found: Findings) -> list[cst.BaseExpression]:
     losses = [block.loss for block in loop.blocks]
     for call in found.scaled_plain:
@@ -289,14 +317,14 @@ def _losses(loop: Loop, found: Findings) -> list[cst.BaseExpression]:
     return losses
 
 
-def _users(loop: Loop, found: Findings, regions: Sequence[Region], facts: Facts) -> set[cst.FunctionDef | None]:
+def _users(loop: Loop, found: Findings, facts: Facts) -> set[cst.FunctionDef | None]:
     users = {each.function for each in loop.blocks}
     users |= {facts.index.function(node) for node in found.steps}
     users |= {facts.index.function(anchor) for (anchor, _), seen in found.touches.items() if Gradients.SCALED in seen}
     users |= {facts.index.function(node) for node in found.scaled_plain}
     users |= {call.function for call in loop.calls if call.name in ("state_dict", "load_state_dict")}
     users |= {facts.index.function(handler) for handler, _ in found.resets}
-    return users | {facts.index.function(region.first) for region in regions}
+    return users
 
 
 def _check_half(loop: Loop, found: Findings, facts: Facts) -> None:

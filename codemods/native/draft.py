@@ -40,7 +40,7 @@ class Draft:
         """Put ``statements`` behind ``anchor``."""
         self.edits.append((code, Insert(anchor, after=tuple(statements))))
 
-    def wrap(self, code: str, first: cst.BaseStatement, last: cst.BaseStatement, header: cst.With) -> None:
+    def wrap(self, code: str, first: cst.BaseStatement, last: cst.BaseStatement, header: cst.With | cst.If) -> None:
         """Put the lines from ``first`` to ``last`` under ``header``."""
         self.edits.append((code, Wrap(first, last, header)))
 
@@ -101,7 +101,7 @@ class Draft:
                 owner = self.index.parent.get(block)
                 if owner is None or owner in self.removed_blocks or not self._is_empty(list(block.body)):
                     continue
-                if isinstance(owner, cst.If) and self._can_go(owner):
+                if (isinstance(owner, cst.If) and self._can_go(owner)) or isinstance(owner, cst.Else):
                     self.removed_blocks[owner] = "AMP110"
                     changed = True
 

@@ -113,7 +113,7 @@ class Emitter:
         loss = self._hoisted(site.loss, site.block, site.function)
         scaled = self._scaled(loss, self._number(site), site.function)
         self.draft.unwrap("AMP102", site.block, site.block.body)
-        if len(uses) == 1 and len(receivers) == 1:
+        if len(uses) == 1 and len(receivers) == 1 and not self._is_read_elsewhere(site):
             self.draft.replace("AMP102", receivers[0], scaled)
         else:
             self.draft.before("AMP102", site.block, statement(f"{site.alias} = {code_of(scaled)}"))
@@ -137,6 +137,20 @@ class Emitter:
     def _is_free_in(self, name: str, function: cst.FunctionDef | None) -> bool:
         where = self.index.module if function is None else function
         return not any(isinstance(node, cst.Name) and node.value == name for node in walk(where))
+
+    def _is_read_elsewhere(self, site: ScaleLoss) -> bool:
+        """Return whether the scaled loss is read behind its block, or has the name of the loss itself."""
+        if isinstance(site.loss, cst.Name) and site.loss.value == site.alias:
+            return True
+        others = [each.block for each in self.decision.loop.blocks if each.alias == site.alias]
+        scope = self.index.module if site.function is None else site.function.body
+        return any(
+            isinstance(node, cst.Name)
+            and node.value == site.alias
+            and not any(self.index.holds(block, node) for block in others)
+            and not isinstance(self.index.parent.get(node), (cst.AssignTarget, cst.AsName))
+            for node in walk(scope)
+        )
 
     def _is_receiver(self, use: cst.Name) -> bool:
         parent = self.index.parent.get(use)

@@ -54,7 +54,9 @@ class Happening:
 class Events:
     """The happenings of every node, found once."""
 
-    def __init__(self, objects: Objects, reach: Reach, sites: Sites, optimizers: Sequence[Entity]) -> None:
+    def __init__(
+        self, objects: Objects, reach: Reach, sites: Sites, optimizers: Sequence[Entity], models: set[Value]
+    ) -> None:
         self.objects = objects
         self.reach = reach
         self.solved: Solved = objects.solved
@@ -66,7 +68,8 @@ class Events:
         self.problems: list[tuple[Entity | None, CannotFollow]] = []
         self.at: dict[cst.CSTNode, list[Happening]] = {}
         self.plain_backwards: list[Happening] = []
-        self._models = {value for each in optimizers for value in reach.models_of(each)}
+        self._models = models
+        self._inside = {each for model in self._models for each in reach.inside(model)}
         for node in walk(self.index.module):
             found = self._happenings(node)
             if found:
@@ -219,6 +222,8 @@ class Events:
             return []
         if isinstance(call.func, cst.Name) and (name in BUILTINS or name[:1].isupper()):
             return []
+        if self.objects.values(call.func) & self._inside:  # a layer of the model
+            return []
         if any(self._gives_access(arg.value, looks_at_gradients) for arg in call.args):
             return [Happening(Event.TOUCH, call)]
         return []
@@ -231,7 +236,7 @@ class Events:
                 return True
             if isinstance(value, Instance) and self.reach.inside(value) & ours:
                 return True
-        return looks_at_gradients and bool(self.reach.models_in(argument))
+        return looks_at_gradients and bool(self.reach.models_in(argument) & self._inside)
 
     def _is_model(self, receiver: cst.BaseExpression) -> bool:
         return bool(self.objects.values(receiver) & self._models)

@@ -31,16 +31,20 @@ from .notes import loop_notes
 from .objects import Objects
 from .reach import Reach
 from .regions import Regions
-from .sites import CannotFollow, Sites, find_sites
+from .sites import CannotFollow, Initialize, Sites, find_sites
 from .slices import Slices
 from .solve import Solved
 from .special_functions import SpecialFunctions
-from .spelling import Spelling
+from .spelling import AUTOCAST_ANY_DEVICE, Spelling
+from .values import Imported
 
 if TYPE_CHECKING:
     from ..source_file import SourceFile
 
 LEFT, NEEDS_REVIEW = "AMP190", "AMP191"
+_DATA_PARALLEL = {"torch.nn.DataParallel", "torch.nn.parallel.DataParallel"}
+#: what Apex's amp hangs on the objects it is given
+_PRIVATE = {"_amp_stash", "_amp_state"}
 
 
 @dataclass(frozen=True)
@@ -96,17 +100,18 @@ class _Planner:
         if not any(code in (LEFT, NEEDS_REVIEW) for code, _ in self.draft.sites) or self.draft.edits:
             going = Cleanup(self.index, self.solved, self.conditions, self.apex, self.draft).run()
         edits = self.draft.finished()
-        edits += add_imports(self.source.module, self._missing_imports(edits))
+        for line, going_there in self._missing_imports(edits).items():
+            edits += add_imports(self.source.module, [line], self.draft.removed if going_there else ())
         return NativePlan(tuple(edits), tuple(self.draft.sites), frozenset(going))
 
-    def _missing_imports(self, edits: Sequence[tuple[str, AnyEdit]]) -> list[str]:
-        """Return the import statements that the new code needs and the file lacks."""
+    def _missing_imports(self, edits: Sequence[tuple[str, AnyEdit]]) -> dict[str, bool]:
+        """Return the import statements that the file lacks, and whether each goes where Apex was imported."""
         new = {name for _, edit in edits for name in _names_in(edit)}
-        lines = []
+        lines = {}
         if self.torch.needs_import and (self.torch.root in new or self.library.edits):
-            lines.append("import torch")
+            lines["import torch"] = False
         if READS_BOTH in new:
-            lines.append(f"from amp_migrate.convert import {READS_BOTH}")
+            lines[f"from amp_migrate.convert import {READS_BOTH}"] = True
         return lines
 
     def _without_loop(self) -> None:
@@ -121,9 +126,11 @@ class _Planner:
     def _facts(self, loops: list[Loop]) -> Facts:
         optimizers = tuple(each for loop in loops for each in loop.optimizers)
         reach = Reach(self.objects)
-        events = Events(self.objects, reach, self.sites, optimizers)
-        kinds = Kinds(events)
         models = {value for each in optimizers for value in reach.models_of(each)}
+        for init in self.sites.initialize:
+            models |= {value for each in self._models_of(init) for value in self.objects.values(each)}
+        events = Events(self.objects, reach, self.sites, optimizers, models)
+        kinds = Kinds(events)
         slices = Slices(self.objects, models)
         computing = Computing(self.objects, slices)
         regions = Regions(self.index, kinds, slices, computing)
@@ -139,6 +146,12 @@ class _Planner:
             optimizers,
             tuple(self._entry_points()),
         )
+
+    @staticmethod
+    def _models_of(init: Initialize) -> list[cst.BaseExpression]:
+        if isinstance(init.models, (cst.List, cst.Tuple)):
+            return [element.value for element in init.models.elements]
+        return [init.models]
 
     def _entry_points(self) -> Iterator[cst.FunctionDef]:
         for node in walk(self.index.module):
@@ -169,6 +182,11 @@ class _Planner:
 
     def _check_file(self, loop: Loop, loops: list[Loop]) -> None:
         """What any loop of a file depends on."""
+        partner = self.source.target.partner
+        if partner:
+            raise CannotFollow(
+                f"it may reach into {partner}, and loops aren't followed across files yet", loop.first, 26
+            )
         if self.sites.problems:
             raise self.sites.problems[0]
         if any(site.imported.endswith("*") for site in self.apex):
@@ -177,6 +195,11 @@ class _Planner:
             raise CannotFollow("amp's state is saved or loaded, and the file has several training loops", loop.first, 9)
         for node, path in self._other_uses():
             raise CannotFollow(f"the file also uses `{path}`, which only the drop-in has", node)
+        for node in walk(self.index.module):
+            if isinstance(node, cst.Attribute) and node.attr.value in _PRIVATE:
+                raise CannotFollow(f"the file uses `{node.attr.value}`, what Apex keeps on an optimizer", node)
+            if isinstance(node, cst.SimpleString) and node.evaluated_value in _PRIVATE:
+                raise CannotFollow(f"the file asks for {node.value}, what Apex keeps on an optimizer", node)
 
     def _other_uses(self) -> Iterator[tuple[cst.CSTNode, str]]:
         """Yield the uses of amp that no loop explains."""
@@ -214,11 +237,21 @@ class _Planner:
     def _check_torch(self, decision: Decision, spelling: Spelling) -> None:
         first = decision.loop.first
         spelling.check(first)
+        if self.source.target.torch < AUTOCAST_ANY_DEVICE and self._has_data_parallel():
+            raise CannotFollow("DataParallel needs autocast inside forward before torch 1.10; raise --torch", first, 24)
         functions = {decision.loop.initialize[0].function, *(self.index.function(r.first) for r in decision.regions)}
         for function in functions:
             scope = self.source.names.module if function is None else self.source.names.inside[function]
             if self.torch.is_shadowed(scope):
                 raise CannotFollow("the name for torch means something else there", first)
+
+    def _has_data_parallel(self) -> bool:
+        return any(
+            isinstance(value, Imported) and value.path in _DATA_PARALLEL
+            for node in walk(self.index.module)
+            if isinstance(node, cst.Call)
+            for value in self.solved.of(node.func)
+        )
 
     def _check_library(self, draft: Draft) -> None:
         """Another rule's edit inside a node that is replaced would be lost."""

@@ -108,7 +108,7 @@ class Flow:
         return self._mapped(states, lambda s: State(s.gradients, self.assumptions.without(s.assumed, node)))
 
     def if_(self, node: cst.If, states: States) -> Out:
-        states = self.evaluate(node.test, states)
+        states = self.forget(node.test, self.evaluate(node.test, states))
         yes: set[State] = set()
         no: set[State] = set()
         correlated = self.assumptions.is_correlated(node)

@@ -63,15 +63,24 @@ class Initialization:
 
     def switch(self, function: cst.FunctionDef | None) -> cst.BaseExpression | None:
         """Return the ``enabled=`` of autocast in ``function``; None where it's always on."""
-        if self.enabled.is_constant:
+        is_handed_on = self._has_scaler and self._gets_scaler(function)
+        if self.enabled.is_constant and not is_handed_on:
             return None
-        found = self.enabled.in_function(function)
+        found = None if is_handed_on else self.enabled.in_function(function)
         if found is not None:
             return found
         if not self._has_scaler:
             where = "the module" if function is None else f"`{function.name.value}`"
             raise CannotFollow(f"whether amp is on can't be asked in {where}, which has no scaler", self.site.call, 9)
         return cst.parse_expression(f"{self.scaler(0, function)}.is_enabled()")
+
+    def _gets_scaler(self, function: cst.FunctionDef | None) -> bool:
+        """Return whether ``function`` has its scaler as a parameter, or is nested in one that does."""
+        while function is not None:
+            if function in self.decision.placement.parameters:
+                return True
+            function = self.index.function(function)
+        return False
 
     # -- names ---------------------------------------------------------------------------------------------------
 

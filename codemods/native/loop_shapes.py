@@ -19,7 +19,10 @@ def runs_at_least_once(loop: cst.For | cst.While) -> bool:
     if not isinstance(source, cst.Call):
         return False
     name = source.func.attr.value if isinstance(source.func, cst.Attribute) else dotted_name(source.func)
-    return name in ("range", "chunk", "split", "tensor_split", "unbind")
+    if name == "range":
+        counts = [arg.value.value for arg in source.args if isinstance(arg.value, cst.Integer)]
+        return len(counts) == len(source.args) == 1 and counts[0] != "0"
+    return name in ("chunk", "tensor_split")
 
 
 def clears_one(node: cst.Assign) -> bool:

@@ -57,3 +57,11 @@ BUILTINS = words(
     """
 )
 BUILTINS_THAT_COMPUTE = frozenset({"map", "pow", "sum"})
+
+#: attributes and methods whose result is as precise as what they are called on
+KEEPS_PRECISION = words(
+    """
+    T clamp clamp_ clone contiguous cpu cuda data detach expand expand_as flatten gather index_select masked_fill mean
+    narrow permute repeat reshape squeeze t to transpose unsqueeze view view_as
+    """
+)

@@ -9,10 +9,11 @@ from .index import Index
 from .objects import Entity, Objects
 from .signatures import call_argument
 from .solve import Solved
-from .values import ClassValue, FunctionValue, Imported, Instance, Made, Value
+from .values import ClassValue, Field, FunctionValue, Imported, Instance, Made, Value
 
 _PARAMETERS = {"parameters", "named_parameters", "param_groups"}
 _DEEPEST = 5
+_COLLECTING = (cst.List, cst.Tuple, cst.ListComp, cst.Call, cst.BinaryOperation, cst.Dict)
 
 
 class Reach:
@@ -96,7 +97,7 @@ class Reach:
         return isinstance(self.index.parent.get(node), cst.Attribute)
 
     def sources(self, node: cst.BaseExpression) -> list[cst.BaseExpression]:
-        """Return the displays and comprehensions that the name ``node`` is bound to in its own function."""
+        """Return what the name ``node`` is bound to, and grows by, in its function, where that collects parameters."""
         if not isinstance(node, cst.Name):
             return []
         scope = self.index.scope(node)
@@ -104,16 +105,19 @@ class Reach:
         found: list[cst.BaseExpression] = []
         for binder in owner.binders.get(node.value, ()):
             target = self.index.parent.get(binder)
+            if isinstance(target, cst.AugAssign):
+                found.append(target.value)
             statement = self.index.parent.get(target) if target is not None else None
-            if (
-                isinstance(target, cst.AssignTarget)
-                and isinstance(statement, cst.Assign)
-                and isinstance(
-                    statement.value, (cst.List, cst.Tuple, cst.ListComp, cst.Call, cst.BinaryOperation, cst.Dict)
-                )
-                and (not self.objects.values(statement.value) or self._mentions_parameters(statement.value))
-            ):
-                found.append(statement.value)
+            if isinstance(target, cst.AssignTarget) and isinstance(statement, cst.Assign):
+                is_display = isinstance(statement.value, _COLLECTING)
+                if is_display and (
+                    not self.objects.values(statement.value) or self._mentions_parameters(statement.value)
+                ):
+                    found.append(statement.value)
+        for use in self.solved.names.uses.get(node.value, ()):
+            call = self.index.parent.get(use.node)
+            if isinstance(call, cst.Call) and use.attributes in (("append",), ("extend",), ("insert",)):
+                found += [arg.value for arg in call.args]
         return found
 
     @staticmethod
@@ -124,7 +128,7 @@ class Reach:
         """Return whether ``value`` may be a model: an object that is called, or of a class with a ``forward``."""
         if isinstance(value, Instance):
             return self.solved.classes.method(value.node, "forward") is not None
-        return True
+        return not (isinstance(value, Field) and value.key[1] is None)
 
     def inside(self, model: Value) -> frozenset[Value]:
         """Return ``model`` and what is stored inside it, as far as this file shows."""

@@ -12,10 +12,11 @@ from .computing import Computing
 from .index import Index, code_of
 from .kinds import Kinds
 from .loop_shapes import is_no_grad, is_no_grad_call
+from .operations import KEEPS_PRECISION
 from .sites import CannotFollow
 from .slices import Slice, Slices
 from .states import Event
-from .values import Imported
+from .values import Apex, Imported
 
 _CUTS = frozenset(Event) - {Event.NEW}
 _MOST_ROUNDS = 6
@@ -93,9 +94,15 @@ class Regions:
     def _is_leaf(self, statement: cst.CSTNode) -> bool:
         if isinstance(statement, (cst.For, cst.CompFor)):
             return False  # what a loop goes over is data
-        if self._only_passes_on(statement) or self._differentiates(statement):
+        if self._only_passes_on(statement) or self._differentiates(statement) or self._initializes(statement):
             return False
         return self.computing.computes(statement)
+
+    def _initializes(self, statement: cst.CSTNode) -> bool:
+        for call in walk(statement):
+            if isinstance(call, cst.Call) and any(isinstance(v, Apex) for v in self.slices.solved.of(call.func)):
+                return True
+        return False
 
     def _only_passes_on(self, statement: cst.CSTNode) -> bool:
         """A call that runs a backward or a step gets the loss as an argument; it isn't what computes it."""
@@ -262,6 +269,7 @@ class Regions:
         self, body: cst.CSTNode, inside: set[cst.CSTNode], function: cst.FunctionDef | None
     ) -> set[cst.CSTNode]:
         names = {name for line in inside if self.index.function(line) is function for name in self._bound(line)}
+        names |= self._passed_on(body, names, function)
         found: set[cst.CSTNode] = set()
         for use in walk(body):
             if not isinstance(use, cst.Name) or use.value not in names or self.index.function(use) is not function:
@@ -269,7 +277,7 @@ class Regions:
             if not self._is_read(use) or self._is_in(use, inside):
                 continue
             taken = self._computing_around(use)
-            if taken is None or not self._reached_from(use, inside):
+            if taken is None or not self._reached_from(use, inside, names):
                 continue
             statement = self.index.statement(taken)
             if isinstance(statement, _COMPOUND) and self._stands_in_head(taken, statement):
@@ -278,6 +286,17 @@ class Regions:
                 continue
             found.add(statement)
         return {each for each in found if not self._is_harmless(each)}
+
+    def _passed_on(self, body: cst.CSTNode, names: set[str], function: cst.FunctionDef | None) -> set[str]:
+        """Return the names that are bound outside to what is as half as ``names``: ``kept = output.detach()``."""
+        found: set[str] = set()
+        for node in walk(body):
+            if not isinstance(node, cst.Assign) or self.index.function(node) is not function:
+                continue
+            reads = {n.value for n in walk(node.value) if isinstance(n, cst.Name)}
+            if reads & (names | found) and not self.computing.computes(node.value):
+                found |= {n.value for t in node.targets for n in walk(t.target) if isinstance(n, cst.Name)}
+        return found - {"self"}
 
     def _is_harmless(self, statement: cst.CSTNode) -> bool:
         """What hands a loss on to a backward pass is no computation of its own."""
@@ -306,32 +325,41 @@ class Regions:
     def _is_in(self, node: cst.CSTNode, lines: set[cst.CSTNode]) -> bool:
         return any(each in lines for each in self.index.ancestors(node))
 
-    def _computing_around(self, use: cst.Name) -> cst.CSTNode | None:
-        """Return the operation that takes ``use`` itself and depends on autocast; None if nothing does."""
-        node: cst.CSTNode = use
+    def _computing_around(self, use: cst.CSTNode) -> cst.CSTNode | None:
+        """Return the operation that takes ``use``, as half as it is, and depends on autocast; None if nothing does."""
+        node = use
         while True:
             parent = self.index.parent.get(node)
             if isinstance(parent, cst.Arg):
                 call = self.index.parent[parent]
                 return call if isinstance(call, cst.Call) and self.computing.call_computes(call) else None
-            if isinstance(parent, cst.Attribute):
+            if isinstance(parent, cst.Attribute) and parent.value is node:
                 method = self.index.parent.get(parent)
-                if isinstance(method, cst.Call) and method.func is parent and self.computing.call_computes(method):
+                is_called = isinstance(method, cst.Call) and method.func is parent
+                if is_called and isinstance(method, cst.Call) and self.computing.call_computes(method):
                     return method
-                return None
-            if isinstance(parent, cst.BinaryOperation):
+                if parent.attr.value not in KEEPS_PRECISION or method is None:
+                    return None
+                node = method if is_called else parent
+            elif isinstance(parent, cst.BinaryOperation):
                 if isinstance(parent.operator, (cst.MatrixMultiply, cst.Power)):
                     return parent
                 node = parent
-                continue
-            if isinstance(parent, (cst.Element, cst.StarredElement, cst.Tuple, cst.List, cst.UnaryOperation)):
+            elif (
+                isinstance(parent, cst.Subscript)
+                and parent.value is node
+                or isinstance(parent, (cst.Element, cst.StarredElement, cst.Tuple, cst.List, cst.UnaryOperation))
+            ):
                 node = parent
-                continue
-            return None
+            else:
+                return None
 
-    def _reached_from(self, use: cst.Name, inside: set[cst.CSTNode]) -> bool:
-        for statement, _ in self.slices.reaching(use.value, use):
+    def _reached_from(self, use: cst.Name, inside: set[cst.CSTNode], names: set[str]) -> bool:
+        """Return whether a binding inside a region reaches ``use``, directly or through a name that passes it on."""
+        for statement, source in self.slices.reaching(use.value, use):
             if statement in inside or self._is_in(statement, inside):
+                return True
+            if any(isinstance(n, cst.Name) and n.value in names for n in walk(source)):
                 return True
         return False
 

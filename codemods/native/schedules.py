@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..tree import walk
 from .draft import Draft
-from .index import Index, code_of
+from .index import Index
 from .spelling import statement
 
 _CODE = "AMP194"
@@ -42,5 +42,6 @@ def guard_schedules(step: cst.CSTNode, scaler: str, name: str, index: Index, dra
     draft.before(_CODE, step, statement(f"{name} = {scaler}.get_scale()"))
     for each in guarded:
         test = cst.parse_expression(f"{scaler}.get_scale() >= {name}")
-        body = cst.IndentedBlock([cst.SimpleStatementLine([statement(code_of(each.value))])])
-        draft.replace(_CODE, each, cst.If(test, body))
+        line = index.line(each)
+        assert isinstance(line, cst.BaseStatement)
+        draft.wrap(_CODE, line, line, cst.If(test, cst.IndentedBlock([])))

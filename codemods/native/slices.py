@@ -186,6 +186,11 @@ class Slices:
                     if not _is_counter(outer, name):
                         yield outer, outer.iter
                     return
+            if isinstance(outer, cst.With):
+                for item in outer.items:
+                    if item.asname is not None and self._binds(item.asname.name, name):
+                        yield outer, item.item
+                        return
             if not isinstance(outer, cst.BaseCompoundStatement) or isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
                 return
             line = outer
@@ -212,6 +217,10 @@ class Slices:
                     yield self.index.statement(node), node.value
             elif isinstance(node, cst.For) and self._binds(node.target, name) and not _is_counter(node, name):
                 yield node, node.iter
+            elif isinstance(node, cst.With):
+                for item in node.items:
+                    if item.asname is not None and self._binds(item.asname.name, name):
+                        yield node, item.item
             elif isinstance(node, cst.Call) and self._grows(node, name):
                 yield self.index.statement(node), node
             waiting.extend(children(node))

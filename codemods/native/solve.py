@@ -14,11 +14,12 @@ import libcst as cst
 from ..imports import ApexImport
 from ..scopes import Names
 from ..tree import dotted_name, walk
-from .classes import Classes
+from .classes import Classes, is_static
 from .index import Index
 from .known_calls import INITIALIZE, SAME_OBJECT, WRAPPERS
 from .signatures import bound_arguments, call_argument
 from .values import (
+    OBJECTS,
     Apex,
     ClassValue,
     Field,
@@ -31,6 +32,7 @@ from .values import (
     Partial,
     Several,
     Value,
+    made_by,
 )
 
 NOTHING: frozenset[Value] = frozenset()
@@ -107,6 +109,18 @@ class Solved:
                 function = self.index.function(node)
                 if function is not None:
                     self._returns[function].append(node.value)
+        self._repeat()
+        self._find_handed_on()
+        self._root_parameters()
+        self._forget_fields()
+        self._repeat()
+
+    def _forget_fields(self) -> None:
+        """Drop what stood for an attribute that is stored after all, once the parameters were known."""
+        for values in self._table.values():
+            values -= {v for v in values if isinstance(v, Field)}
+
+    def _repeat(self) -> None:
         for _ in range(_MOST_PASSES):
             size = self._size()
             self._memo.clear()
@@ -114,9 +128,6 @@ class Solved:
                 self._bind(node)
             if self._size() == size:
                 break
-        self._memo.clear()
-        self._find_handed_on()
-        self._root_parameters()
         self._memo.clear()
 
     def _size(self) -> tuple[int, int]:
@@ -307,7 +318,7 @@ class Solved:
             elif isinstance(base, (Instance, ClassValue)):
                 method = self.classes.method(base.node, name)
                 if method is not None:
-                    found.add(FunctionValue(method, bound=isinstance(base, Instance) and not _is_static(method)))
+                    found.add(FunctionValue(method, bound=isinstance(base, Instance) and not is_static(method)))
         if self._is_super(node.value):
             method = self.classes.inherited(self.index.class_of(self.index.function(node)), name)
             if method is not None:
@@ -331,14 +342,14 @@ class Solved:
         func = call.func
         if isinstance(func, cst.Attribute) and func.attr.value in SAME_OBJECT:
             receiver = self.of(func.value)
-            if receiver and not any(isinstance(v, (Apex, Imported)) for v in receiver):
+            if receiver and all(isinstance(v, OBJECTS) for v in receiver):
                 return receiver
         found: set[Value] = set()
         for value in self.of(func):
             if isinstance(value, (Apex, Imported)):
                 found |= self._library_call(call, value)
             elif isinstance(value, ClassValue):
-                found.add(Instance(value.node))
+                found.add(Instance(value.node, call))
             elif isinstance(value, (FunctionValue, Partial)):
                 found |= self._returned(call, value)
         return frozenset(found or {Made(call)})
@@ -365,8 +376,9 @@ class Solved:
             for returned in self._returns[function.node]:
                 for each in self.of(returned):
                     # what a helper has just made is known by the call of the helper, so that two calls make two
-                    is_new = isinstance(each, Made) and self.index.function(each.call) is function.node
-                    found.add(Made(call) if is_new else each)
+                    made_at = getattr(each, "call", None)
+                    is_new = made_at is not None and self.index.function(made_at) is function.node
+                    found.add(made_by(call, each) if is_new else each)
         return found
 
     def _partial(self, value: Partial) -> frozenset[Value]:
@@ -379,10 +391,6 @@ class Solved:
             if isinstance(where, cst.Integer):
                 return self.element(values, int(where.value, 0))
         return self.elements(values)
-
-
-def _is_static(function: cst.FunctionDef) -> bool:
-    return any(dotted_name(each.decorator) == "staticmethod" for each in function.decorators)
 
 
 def _or_none(owners: set[cst.ClassDef]) -> list[cst.ClassDef | None]:

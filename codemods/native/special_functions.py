@@ -63,7 +63,7 @@ class SpecialFunctions:
     def _without_casts(self, call: cst.Call) -> None:
         """CUDA's autocast refuses it: it runs without casts, on float32."""
         line = self.index.statement(call)
-        if self._is_under_no_grad(line):
+        if self._is_under_no_grad(line) and not self.target.autocast_eval:
             return
         simple = isinstance(line, (cst.Assign, cst.Return, cst.Expr)) and line.value is call
         in_block = isinstance(self.index.parent[line], cst.SimpleStatementLine)

@@ -12,6 +12,8 @@ from .sites import CannotFollow
 
 AUTOCAST_ANY_DEVICE = (1, 10)
 SCALER_ANY_DEVICE = (2, 3)
+#: what Apex and GradScaler begin with; Apex never above its ceiling
+INIT_SCALE = 2.0**16
 
 
 class Spelling:
@@ -53,6 +55,8 @@ class Spelling:
             arguments, name = [repr(self.target.device_type).replace("'", '"')], "torch.amp.GradScaler"
         if scale is not None and scale.static is not None:
             arguments.append(f"init_scale={scale.static!r}")
+        elif scale is not None and scale.ceiling is not None and scale.ceiling < INIT_SCALE:
+            arguments.append(f"init_scale={scale.ceiling!r}")
         if enabled is not None:
             arguments.append(f"enabled={code_of(enabled)}")
         return cst.parse_expression(f"{code_of(self.torch.expression(name))}({', '.join(arguments)})")

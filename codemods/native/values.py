@@ -42,9 +42,10 @@ class ClassValue:
 
 @dataclass(frozen=True)
 class Instance:
-    """An object of a class of this file. All objects of a class are one."""
+    """An object of a class of this file, by the call that makes it; None for ``self``. All of a class share fields."""
 
     node: cst.ClassDef
+    call: cst.Call | None = None
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,10 @@ class Field:
 Value = Union[Apex, Imported, FunctionValue, ClassValue, Instance, Made, Several, Partial, Parameter, Field]
 #: objects that can be an optimizer or a model
 OBJECTS = (Made, Parameter, Field, Instance)
+
+
+def made_by(call: cst.Call, value: Value) -> Value:
+    """Return ``value``, a new object, as what ``call`` has made: two calls of a helper make two objects."""
+    if isinstance(value, Instance):
+        return Instance(value.node, call)
+    return Made(call) if isinstance(value, Made) else value

@@ -1,0 +1,77 @@
+"""Whether what switches amp on stays as it is after ``amp.initialize`` has run."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+import libcst as cst
+
+from ..tree import walk
+from .guards import Guard
+from .index import Index
+from .levels import OptLevel
+from .sites import CannotFollow, Initialize
+from .solve import Solved
+
+
+def check_flags(init: Initialize, guard: Guard, level: OptLevel, solved: Solved) -> None:
+    """Raise CannotFollow where a flag that guards ``init`` is bound anew later: the guards would part."""
+    tests = [test for test, _ in guard.parts] + ([level.expression] if level.expression is not None else [])
+    for test in tests:
+        for read in walk(test):
+            if not isinstance(read, (cst.Name, cst.Attribute)):
+                continue
+            for store in _stores(read, solved):
+                if not _is_before(store, init, solved):
+                    raise CannotFollow("the flag that guards amp is bound anew after amp is initialized", store, 27)
+
+
+def _stores(read: cst.Name | cst.Attribute, solved: Solved) -> Iterator[cst.CSTNode]:
+    """Yield the targets that bind what ``read`` reads."""
+    index = solved.index
+    if isinstance(read, cst.Name):
+        if isinstance(index.parent.get(read), cst.Attribute) and index.parent[read].attr is read:  # type: ignore[attr-defined]
+            return
+        scope = index.scope(read)
+        for binder in solved.names.binders(read.value, scope):
+            if isinstance(binder, cst.Name):
+                yield binder
+        return
+    keys = set(solved.keys(read))
+    for node in walk(index.module):
+        target = node.target if isinstance(node, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign)) else None
+        if not isinstance(target, cst.Attribute) or target.attr.value != read.attr.value:
+            continue
+        if keys & set(solved.keys(target)):
+            yield target
+
+
+def _is_before(store: cst.CSTNode, init: Initialize, solved: Solved) -> bool:
+    """Return whether ``store`` surely runs before ``init``: in a constructor, above it, or above what calls it."""
+    index: Index = solved.index
+    function = index.function(store)
+    if function is not None and function.name.value == "__init__" and function is not init.function:
+        return True
+    at: cst.CSTNode = init.statement
+    around = init.function
+    seen: set[object] = set()
+    while True:
+        if function is around:
+            return index.before(store, at) and not _shares_a_loop(store, at, index)
+        if around is None or around in seen:
+            return False
+        seen.add(around)
+        calls = solved.calls.get(around, set())
+        if len(calls) != 1:
+            # several calls: only what stands above all of them, in one function, counts
+            owners = {index.function(call) for call in calls}
+            if owners != {function}:
+                return False
+            return all(index.before(store, call) and not _shares_a_loop(store, call, index) for call in calls)
+        at = next(iter(calls))
+        around = index.function(at)
+
+
+def _shares_a_loop(first: cst.CSTNode, second: cst.CSTNode, index: Index) -> bool:
+    loops = {outer for outer in index.ancestors(first) if isinstance(outer, (cst.For, cst.While))}
+    return any(outer in loops for outer in index.ancestors(second))
