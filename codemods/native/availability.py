@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Union
+from typing import Sequence, Union
 
 import libcst as cst
 
 from ..imports import ApexImport
+from ..scopes import Names
 from ..tree import walk
 from .conditions import Conditions
 from .index import Index
@@ -41,6 +42,15 @@ def guarded_imports(index: Index, apex: tuple[ApexImport, ...]) -> list[GuardedI
     for each in found.values():
         _read(each)
     return list(found.values())
+
+
+def only_set_there(guarded: Sequence[GuardedImport], names: Names) -> frozenset[str]:
+    """Return the flags that nothing but the ``try`` statements around imports of Apex binds: they say nothing else."""
+    inside = {id(node) for each in guarded for node in walk(each.node)}
+    flags = {flag for each in guarded for flag in each.flags}
+    return frozenset(
+        flag for flag in flags if all(id(binder) in inside for binder in names.module.binders.get(flag, ()))
+    )
 
 
 def _read(guarded: GuardedImport) -> None:

@@ -9,7 +9,7 @@ from .decide import Facts
 from .index import code_of
 from .loop import Loop
 from .sites import CannotFollow
-from .values import Made
+from .values import Apex, Made
 
 _TRANSPARENT = {
     "staticmethod",
@@ -31,9 +31,52 @@ def check_blind_spots(loop: Loop, facts: Facts) -> None:
             _check_function(node, facts)
         elif isinstance(node, cst.Lambda) and facts.kinds.of(node.body):
             raise CannotFollow("a lambda steps, or reads or clears gradients", node, 26)
+    for use in walk(facts.index.module):
+        if isinstance(use, (cst.Name, cst.Attribute)) and _is_ours(use, loop, facts) and not _is_understood(use, facts):
+            raise CannotFollow("what is done with the optimizer here can't be followed", use, 8)
     for optimizer in loop.optimizers:
         for call in facts.events.reach.makers(optimizer):
             _check_made_once(call, facts)
+
+
+def _is_ours(node: cst.BaseExpression, loop: Loop, facts: Facts) -> bool:
+    ours = {each.value for each in loop.optimizers}
+    return bool(facts.events.objects.values(node) & ours)
+
+
+def _is_understood(use: cst.CSTNode, facts: Facts) -> bool:
+    """Return whether ``use`` of an optimizer is a method call, a binding, or an argument that is followed."""
+    parent = facts.index.parent.get(use)
+    if isinstance(parent, cst.Attribute):
+        if parent.value is not use:
+            return True
+        outer = facts.index.parent.get(parent)
+        is_called = isinstance(outer, cst.Call) and outer.func is parent
+        return is_called or parent.attr.value != "step"
+    if isinstance(parent, cst.Arg):
+        return _is_understood_argument(parent, facts)
+    if isinstance(parent, (cst.Element, cst.DictElement)):
+        around = facts.index.parent.get(facts.index.parent[parent])
+        while isinstance(around, cst.Element):
+            around = facts.index.parent.get(facts.index.parent[around])
+        if isinstance(around, (cst.AssignTarget, cst.Assign, cst.Return, cst.Del)):
+            return isinstance(parent, cst.Element)
+        return isinstance(around, cst.Arg) and _is_apex_call(facts.index.parent[around], facts)
+    return not isinstance(parent, (cst.Lambda, cst.Subscript))
+
+
+def _is_understood_argument(argument: cst.Arg, facts: Facts) -> bool:
+    call = facts.index.parent[argument]
+    if not isinstance(call, cst.Call):
+        return True
+    if _is_apex_call(call, facts) or any(True for _ in facts.solved.functions_of(call)):
+        return True
+    name = call.func.attr.value if isinstance(call.func, cst.Attribute) else getattr(call.func, "value", "")
+    return name not in ("getattr", "append", "extend", "insert", "setattr", "add", "setdefault", "update")
+
+
+def _is_apex_call(node: cst.CSTNode, facts: Facts) -> bool:
+    return isinstance(node, cst.Call) and any(isinstance(value, Apex) for value in facts.solved.of(node.func))
 
 
 def _check_function(function: cst.FunctionDef, facts: Facts) -> None:

@@ -157,6 +157,8 @@ class Cleanup:
             home = self.solved.names.owner(site.binds, site.scope)
             for binder in home.binders.get(site.binds, ()):
                 target = self.index.parent.get(binder)
+                if isinstance(target, cst.Del) and not self.draft.is_gone(target):
+                    self.draft.remove(CODE, target)
                 line = self.index.parent.get(target) if isinstance(target, cst.AssignTarget) else None
                 if not isinstance(line, cst.Assign) or len(line.targets) != 1 or self.draft.is_gone(line):
                     continue

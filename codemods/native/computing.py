@@ -10,7 +10,7 @@ from .objects import Objects
 from .operations import BUILTINS, BUILTINS_THAT_COMPUTE, LOWERED, NEUTRAL, TORCH_NEUTRAL
 from .slices import Slices
 from .solve import Solved
-from .values import OBJECTS, Apex, ClassValue, FunctionValue, Imported, Instance
+from .values import OBJECTS, Apex, ClassValue, FunctionValue, Imported, Instance, Made
 
 
 class Computing:
@@ -136,6 +136,8 @@ class Computing:
             if self.function_changes_weights(function):
                 return True
         name = _name(call.func)
+        if name == "setattr" or self._is_initializer(call) or self._is_step(call):
+            return True
         if name in ("load_state_dict", "parameters_to_vector", "vector_to_parameters", "swap_parameters"):
             return name != "parameters_to_vector"
         if not isinstance(call.func, cst.Attribute) or not name.endswith("_") or name.startswith("_"):
@@ -147,20 +149,34 @@ class Computing:
             "share_memory_",
         ) and self._is_weight(call.func.value)
 
+    def _is_initializer(self, call: cst.Call) -> bool:
+        """``nn.init.normal_(layer.weight)``, outside a constructor."""
+        paths = [value.path for value in self.solved.of(call.func) if isinstance(value, Imported)]
+        return any(path.startswith("torch.nn.init.") for path in paths) and not self._stands_in_constructor(call)
+
+    def _is_step(self, call: cst.Call) -> bool:
+        """The step of an optimizer, also of one that amp doesn't have."""
+        if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
+            return False
+        makers = [value.call for value in self.solved.of(call.func.value) if isinstance(value, Made)]
+        paths = [v.path for maker in makers for v in self.solved.of(maker.func) if isinstance(v, Imported)]
+        return any(path.startswith("torch.optim.") and "lr_scheduler" not in path for path in paths)
+
     def _stores_data(self, node: cst.Assign | cst.AugAssign) -> bool:
         targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
         for target in targets:
             base = target.value if isinstance(target, cst.Subscript) else target
             if isinstance(base, cst.Attribute) and self._stores_weight(base) and not self._stands_in_constructor(node):
                 return True
-            if isinstance(node, cst.AugAssign) and self._is_weight(base):
+            is_part = isinstance(target, cst.Subscript) or isinstance(node, cst.AugAssign)
+            if is_part and (self._is_weight(base) or self._is_of_model(base)):
                 return True
         return False
 
     def _stores_weight(self, target: cst.Attribute) -> bool:
         """``m.weight = …`` of a module, ``p.data = …`` of a parameter."""
         if target.attr.value == "data":
-            return self._is_weight(target.value)
+            return not isinstance(target.value, cst.Name) or self._is_weight(target.value)
         return target.attr.value in ("weight", "bias") and not isinstance(target.value, cst.Name)
 
     def _stands_in_constructor(self, node: cst.CSTNode) -> bool:
@@ -187,6 +203,17 @@ class Computing:
                 return _mentions_parameters(outer.iter)
             if isinstance(outer, cst.FunctionDef):
                 return False
+        return False
+
+    def _is_of_model(self, node: cst.BaseExpression) -> bool:
+        """Return whether ``node`` is an attribute of a model: ``model.kernel.data``. Not a gradient."""
+        depth = 0
+        while isinstance(node, (cst.Attribute, cst.Subscript)):
+            if isinstance(node, cst.Attribute) and node.attr.value == "grad":
+                return False
+            node, depth = node.value, depth + 1
+            if isinstance(node, (cst.Name, cst.Attribute)) and self.objects.values(node) & self.slices.models:
+                return True
         return False
 
     def function_changes_weights(self, function: cst.FunctionDef) -> bool:

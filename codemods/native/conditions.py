@@ -121,7 +121,21 @@ class Conditions:
             scope = self.index.scope(subject)
             return self.solved.names.owner(subject.value, scope) is self.solved.names.module
         values = self.solved.of(subject)
-        return bool(values) and all(isinstance(value, Apex) for value in values)
+        is_apex = bool(values) and all(isinstance(value, Apex) for value in values)
+        return is_apex and self._is_always_apex(subject)
+
+    def _is_always_apex(self, subject: cst.BaseExpression) -> bool:
+        """Return whether nothing else is ever put where ``subject`` is read: ``amp = None`` says that a flag is off."""
+        if isinstance(subject, cst.Name):
+            scope = self.index.scope(subject)
+            binders = self.solved.names.binders(subject.value, scope)
+            return all(isinstance(each, cst.ImportAlias) for each in binders) or subject.value in self.available
+        if isinstance(subject, cst.Attribute):
+            stored = [value for value in self._stored(subject) if value is not None]
+            return len(stored) == self.stores_of(subject) and all(
+                isinstance(value, (cst.Name, cst.Attribute)) and self.is_availability(value) for value in stored
+            )
+        return False
 
     @staticmethod
     def _asks_for_absence(test: cst.BaseExpression) -> bool:
@@ -232,6 +246,15 @@ class Conditions:
             }
             for owner in _or_none(owners):
                 found.setdefault((owner, target.attr.value), []).append(value)
+
+    def _stored(self, attribute: cst.Attribute) -> list[cst.BaseExpression | None]:
+        owners = {
+            self.solved.classes.family(v.node) for v in self.solved.of(attribute.value) if isinstance(v, Instance)
+        }
+        found: list[cst.BaseExpression | None] = []
+        for owner in _or_none(owners):
+            found += self._stores.get((owner, attribute.attr.value), [])
+        return found
 
     def stores_of(self, attribute: cst.Attribute) -> int:
         """Return how many statements store to the attribute that ``attribute`` reads."""

@@ -25,7 +25,7 @@ from .paths import Findings, Setup
 from .placement import Placement, Placing
 from .regions import Region, Regions
 from .sites import CannotFollow
-from .slices import Slices
+from .slices import Slice, Slices
 from .solve import Solved
 from .states import Gradients
 from .values import Instance, Value
@@ -73,6 +73,8 @@ class Facts:
     conditions: Conditions
     target: Target
     optimizers: tuple[Entity, ...]
+    #: optimizers that were never given to amp
+    others: tuple[Entity, ...]
     entry_points: tuple[cst.FunctionDef, ...]
 
 
@@ -104,12 +106,13 @@ def decide(loop: Loop, facts: Facts) -> Decision:
         return Decision(loop, guard, level, scale, {}, Findings(), [], Placement(init.function), world, [])
     scaler_of = _scalers(loop, reviews)
     findings = _run(loop, scaler_of, world, facts)
+    _check_gradients(loop, facts)
     _check_touches(loop, findings, facts)
     _check_wrappers(loop, findings, facts)
-    regions = facts.regions.of(_losses(loop, findings))
+    regions = facts.regions.of(_losses(loop, findings, facts.index))
     if facts.target.autocast_eval:
         regions += [each for each in facts.regions.evaluation() if not _overlaps(each, regions, facts)]
-    ModelCalls(facts.regions).check(_models(loop, facts), regions, _losses(loop, findings))
+    ModelCalls(facts.regions).check(_models(loop, facts), regions, _losses(loop, findings, facts.index))
     users = _users(loop, findings, facts)
     if guard.parts or level.expression is not None:  # then a region asks the scaler whether it's on
         users |= {facts.index.function(region.first) for region in regions}
@@ -218,6 +221,7 @@ def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts:
         tuple(world),
         frozenset(holders),
         lambda loss: _reached(loss, facts),
+        lambda loss: _reaches_others(loss, facts),
     )
     first: CannotFollow | None = None
     for owner, problem in facts.events.problems:
@@ -227,6 +231,9 @@ def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts:
         run = Flow(facts.events, facts.kinds, facts.conditions, replace(setup, resets=resets))
         found = run.run(facts.entry_points)
         mine = [problem for number, problem in found.problems if number in numbers]
+        if found.is_mixed:
+            why = "gradients of a plain backward are read here, and it would have to be scaled"
+            mine += [CannotFollow(why, node, 10) for number, node in found.plain_touches if number in numbers]
         if not mine:
             _check_run(loop, found)
             found.touches = {key: seen for key, seen in found.touches.items() if key[1] in numbers}
@@ -243,6 +250,33 @@ def _check_run(loop: Loop, found: Findings) -> None:
             raise CannotFollow("this code is never reached while amp is on, as far as can be seen", block.call)
     if not found.steps:
         raise CannotFollow("no optimizer step can be found for it", loop.first, 8)
+
+
+def _check_gradients(loop: Loop, facts: Facts) -> None:
+    """A part of a model may get no gradient in a step: then GradScaler asserts, and Apex did nothing."""
+    for block in loop.blocks:
+        found = facts.slices.of(block.loss, gradients_only=True)
+        for optimizer in block.entities:
+            models = facts.events.reach.models_of(optimizer)
+            if models and not any(each in found.values or _is_always_called(each, found, facts) for each in models):
+                why = f"the loss may leave the parameters of `{optimizer.name}` without a gradient"
+                raise CannotFollow(why, block.call, 5)
+
+
+def _is_always_called(model: Value, found: Slice, facts: Facts) -> bool:
+    """Return whether a model that the loss comes from calls ``model`` in its forward, whatever it is given."""
+    for outer in found.values:
+        forward = facts.solved.classes.method(outer.node, "forward") if isinstance(outer, Instance) else None
+        if forward is None:
+            continue
+        for call in walk(forward.body):
+            if not isinstance(call, cst.Call) or model not in facts.events.objects.values(call.func):
+                continue
+            branches = (cst.If, cst.IfExp, cst.For, cst.While, cst.Try, cst.BooleanOperation, cst.Lambda)
+            inside = [each for each in facts.index.ancestors(call) if facts.index.holds(forward, each)]
+            if not any(isinstance(each, branches) for each in inside):
+                return True
+    return False
 
 
 def _check_wrappers(loop: Loop, found: Findings, facts: Facts) -> None:
@@ -270,21 +304,24 @@ def _check_touches(loop: Loop, found: Findings, facts: Facts) -> None:
 
 def _reached(loss: cst.BaseExpression, facts: Facts) -> frozenset[Entity]:
     """Return the optimizers into whose parameters a backward from ``loss`` may write."""
-    everyone = frozenset(facts.optimizers)
-    if len(everyone) < 2:
-        return everyone
     found = facts.slices.of(loss, gradients_only=True)
     if not found.is_whole:
-        return everyone
+        return frozenset(facts.optimizers)
+    return frozenset(each for each in facts.optimizers if _meets(found, each, facts))
+
+
+def _reaches_others(loss: cst.BaseExpression, facts: Facts) -> bool:
+    """Return whether a backward from ``loss`` may write into parameters of an optimizer that amp doesn't have."""
+    found = facts.slices.of(loss, gradients_only=True)
+    return any(not found.is_whole or _meets(found, each, facts) for each in facts.others)
+
+
+def _meets(found: Slice, optimizer: Entity, facts: Facts) -> bool:
     reach = facts.events.reach
     mentioned = {inner for value in found.values for inner in reach.inside(value)}
-    reached = set()
-    for each in everyone:
-        mine = reach.models_of(each)
-        inner = {value for model in mine for value in reach.inside(model)}
-        if not mine or inner & mentioned or not all(_is_model(value, facts) for value in mine):
-            reached.add(each)
-    return frozenset(reached)
+    mine = reach.models_of(optimizer)
+    inner = {value for model in mine for value in reach.inside(model)}
+    return not mine or bool(inner & mentioned) or not all(_is_model(value, facts) for value in mine)
 
 
 def _overlaps(region: Region, others: Sequence[Region], facts: Facts) -> bool:
@@ -309,11 +346,14 @@ def _models(loop: Loop, facts: Facts) -> frozenset[Value]:
     return frozenset(mine)
 
 
-def _losses(loop: Loop, found: Findings) -> list[cst.BaseExpression]:
+def _losses(loop: Loop, found: Findings, index: Index) -> list[cst.BaseExpression]:
+    """Return what regions must compute: under Apex plain losses beside the scaled ones were cast as well."""
     losses = [block.loss for block in loop.blocks]
-    for call in found.scaled_plain:
+    functions = {block.function for block in loop.blocks}
+    for call in sorted(found.all_plain, key=lambda node: index.order[node]):
         assert isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
-        losses.append(call.func.value)
+        if call in found.plain or index.function(call) in functions:
+            losses.append(call.func.value)
     return losses
 
 

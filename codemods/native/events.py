@@ -16,7 +16,7 @@ from .signatures import call_argument
 from .sites import CannotFollow, ScaleLoss, Sites
 from .solve import Solved
 from .states import Event
-from .values import OBJECTS, Apex, FunctionValue, Imported, Instance, Made, Value
+from .values import OBJECTS, Apex, FunctionValue, Imported, Instance, Made, Partial, Value
 
 #: torch's functions that read or change gradients
 _GRADIENT_FUNCTIONS = {
@@ -105,6 +105,9 @@ class Events:
 
     def _call(self, call: cst.Call) -> list[Happening]:
         values = self.solved.of(call.func)
+        for value in values:
+            if isinstance(value, Partial) and value.call.args:
+                values = values | self.solved.of(value.call.args[0].value)
         if any(isinstance(value, FunctionValue) for value in values) or self._runs_own_code(call):
             return []
         paths = {f"apex.{v.path}" if isinstance(v, Apex) else v.path for v in values if isinstance(v, (Apex, Imported))}
@@ -216,7 +219,8 @@ class Events:
         By their names, imported functions and methods may be harmless; what is called through a variable never is.
         """
         lowered = name.lower()
-        is_variable = isinstance(call.func, cst.Name) and not self.solved.of(call.func) and name not in BUILTINS
+        known = any(self._is_known(value) for value in self.solved.of(call.func))
+        is_variable = isinstance(call.func, cst.Name) and not known and name not in BUILTINS
         looks_at_gradients = "grad" in lowered or "clip" in lowered or "norm" in lowered or is_variable or not name
         if not looks_at_gradients and any(word in lowered for word in _HARMLESS):
             return []
@@ -236,7 +240,15 @@ class Events:
                 return True
             if isinstance(value, Instance) and self.reach.inside(value) & ours:
                 return True
-        return looks_at_gradients and bool(self.reach.models_in(argument) & self._inside)
+        is_output = isinstance(argument, cst.Call) and not self.reach.mentions_parameters(argument)
+        return looks_at_gradients and not is_output and bool(self.reach.models_in(argument) & self._inside)
+
+    def _is_known(self, value: Value) -> bool:
+        """Return whether ``value`` is imported, or a module of torch."""
+        if isinstance(value, Made):
+            made = self.solved.of(value.call.func)
+            return any(isinstance(each, Imported) and each.path.startswith("torch.nn.") for each in made)
+        return isinstance(value, (Apex, Imported))
 
     def _is_model(self, receiver: cst.BaseExpression) -> bool:
         return bool(self.objects.values(receiver) & self._models)

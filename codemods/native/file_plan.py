@@ -14,7 +14,7 @@ from ..library_plan import LibraryPlan, library_plan
 from ..target import NATIVE
 from ..tree import walk
 from .added_imports import add_imports
-from .availability import guarded_imports
+from .availability import guarded_imports, only_set_there
 from .blind_spots import check_blind_spots
 from .cleanup import Cleanup
 from .computing import Computing
@@ -28,7 +28,7 @@ from .initialization import READS_BOTH
 from .kinds import Kinds
 from .loop import Loop, loops_of
 from .notes import loop_notes
-from .objects import Objects
+from .objects import Entity, Objects
 from .reach import Reach
 from .regions import Regions
 from .sites import CannotFollow, Initialize, Sites, find_sites
@@ -36,7 +36,7 @@ from .slices import Slices
 from .solve import Solved
 from .special_functions import SpecialFunctions
 from .spelling import AUTOCAST_ANY_DEVICE, Spelling
-from .values import Imported
+from .values import Imported, Made
 
 if TYPE_CHECKING:
     from ..source_file import SourceFile
@@ -80,8 +80,7 @@ class _Planner:
         self.solved = Solved(self.index, source.names, apex)
         self.objects = Objects(self.solved)
         self.sites: Sites = find_sites(self.index, self.solved, self.objects)
-        flags = {flag for each in guarded_imports(self.index, apex) for flag in each.flags}
-        self.conditions = Conditions(self.solved, frozenset(flags))
+        self.conditions = Conditions(self.solved, only_set_there(guarded_imports(self.index, apex), source.names))
         self.torch = source.torch
         self.draft = Draft(self.index)
         self.draft.converted.update(self.library.converted)
@@ -144,8 +143,21 @@ class _Planner:
             self.conditions,
             self.source.target,
             optimizers,
+            tuple(self._other_optimizers(optimizers)),
             tuple(self._entry_points()),
         )
+
+    def _other_optimizers(self, optimizers: Sequence[Entity]) -> Iterator[Entity]:
+        """Yield the optimizers of torch that amp never gets."""
+        known = {each.value for each in optimizers}
+        for call in walk(self.index.module):
+            if not isinstance(call, cst.Call) or self.objects.leader(Made(call)) in known:
+                continue
+            for value in self.solved.of(call.func):
+                if isinstance(value, Imported) and value.path.startswith("torch.optim."):
+                    name = value.path.rpartition(".")[2]
+                    if name[:1].isupper() and "lr_scheduler" not in value.path and "swa" not in value.path:
+                        yield Entity(self.objects.leader(Made(call)), name)
 
     @staticmethod
     def _models_of(init: Initialize) -> list[cst.BaseExpression]:

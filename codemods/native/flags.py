@@ -8,22 +8,47 @@ import libcst as cst
 
 from ..tree import walk
 from .guards import Guard
-from .index import Index
+from .index import Index, code_of
 from .levels import OptLevel
 from .sites import CannotFollow, Initialize
 from .solve import Solved
+
+_WRITES = {"update", "pop", "setdefault", "clear", "__setitem__"}
 
 
 def check_flags(init: Initialize, guard: Guard, level: OptLevel, solved: Solved) -> None:
     """Raise CannotFollow where a flag that guards ``init`` is bound anew later: the guards would part."""
     tests = [test for test, _ in guard.parts] + ([level.expression] if level.expression is not None else [])
     for test in tests:
+        _check_containers(test, solved)
         for read in walk(test):
             if not isinstance(read, (cst.Name, cst.Attribute)):
                 continue
             for store in _stores(read, solved):
                 if not _is_before(store, init, solved):
                     raise CannotFollow("the flag that guards amp is bound anew after amp is initialized", store, 27)
+
+
+def _check_containers(test: cst.BaseExpression, solved: Solved) -> None:
+    """A flag in a dict, or on an object that is written by name, can change where no assignment shows it."""
+    module = solved.index.module
+    bases = {code_of(each.value) for each in walk(test) if isinstance(each, cst.Subscript)}
+    bases |= {code_of(each.func.value) for each in walk(test) if _is_get(each)}  # type: ignore[attr-defined]
+    has_attribute = any(isinstance(each, cst.Attribute) for each in walk(test))
+    for node in walk(module):
+        target = node.target if isinstance(node, (cst.AssignTarget, cst.AugAssign)) else None
+        if isinstance(target, cst.Subscript) and code_of(target.value) in bases:
+            raise CannotFollow("the flag that guards amp is in a dict that is written to", target, 27)
+        func = node.func if isinstance(node, cst.Call) else None
+        if isinstance(func, cst.Attribute) and func.attr.value in _WRITES and code_of(func.value) in bases:
+            raise CannotFollow("the flag that guards amp is in a dict that is written to", node, 27)
+        by_name = isinstance(func, cst.Name) and func.value in ("setattr", "vars")
+        if has_attribute and (by_name or (isinstance(node, cst.Attribute) and node.attr.value == "__dict__")):
+            raise CannotFollow("attributes are written by name, and amp's flag may be one of them", node, 27)
+
+
+def _is_get(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "get"
 
 
 def _stores(read: cst.Name | cst.Attribute, solved: Solved) -> Iterator[cst.CSTNode]:

@@ -9,7 +9,7 @@ from typing import Callable, Iterable, Sequence
 
 import libcst as cst
 
-from ..tree import children, dotted_name
+from ..tree import children, walk
 from .assumptions import Assumptions
 from .conditions import Conditions
 from .events import Events, Happening
@@ -20,6 +20,7 @@ from .objects import Entity
 from .paths import NOWHERE, Findings, Out, Setup, State, States, joined
 from .sites import CannotFollow, ScaleLoss
 from .states import Event, Gradients, Wrong, after
+from .values import ClassValue, FunctionValue, Imported
 
 _MOST_STATES = 600
 _DEEPEST = 25
@@ -155,7 +156,7 @@ class Flow:
     def whole(self, loop: cst.For | cst.While, states: States) -> States:
         """A loop over parameters that only looks at gradients is one event: it clears them, or it touches them."""
         owners = self.events.owners(loop.iter) if isinstance(loop, cst.For) else None
-        if isinstance(loop, cst.For) and only_clears(loop):
+        if isinstance(loop, cst.For) and only_clears(loop) and not self._inside:
             models = self.events.reach.models_in(loop.iter)
             covered = tuple(e for e in self.setup.optimizers if self.events.reach.is_covered(e, models))
             return self.apply(Happening(Event.CLEAR, loop, covered), states) if covered else states
@@ -166,15 +167,36 @@ class Flow:
         if site is None:
             for item in node.items:
                 states = self.evaluate(item.item, states)
-            if any(dotted_name(i.item.func).endswith("suppress") for i in node.items if isinstance(i.item, cst.Call)):
+            if self._may_swallow(node):
                 return self._caught_around(node, states)
             return self.suite(node.body, states)
         self.found.blocks.add(node)
+        if self._inside:
+            self.problem(range(len(self.number)), "one block of `amp.scale_loss` stands in another", node, 15)
         states = self.evaluate(site.loss, states)
         self._inside.append((site, states))
         out = self.suite(node.body, states)
         self._inside.pop()
         return out
+
+    def _may_swallow(self, node: cst.With) -> bool:
+        """Return whether an exception may end at this block: ``suppress``, or a class of this file that says so."""
+        for item in node.items:
+            if not isinstance(item.item, cst.Call):
+                continue
+            for value in self.events.solved.of(item.item.func):
+                if isinstance(value, Imported) and value.path.endswith("suppress"):
+                    return True
+                if isinstance(value, ClassValue) and self._exit_returns(value.node):
+                    return True
+                if isinstance(value, FunctionValue) and any(isinstance(n, cst.Try) for n in walk(value.node.body)):
+                    return True
+        return False
+
+    def _exit_returns(self, owner: cst.ClassDef) -> bool:
+        method = self.events.solved.classes.method(owner, "__exit__")
+        returns = [n.value for n in walk(method.body) if isinstance(n, cst.Return)] if method is not None else []
+        return any(v is not None and not (isinstance(v, cst.Name) and v.value in ("None", "False")) for v in returns)
 
     def _caught_around(self, node: cst.With, states: States) -> Out:
         self._traces.append(set(states))
@@ -200,7 +222,8 @@ class Flow:
         for number in range(len(self.setup.optimizers)):
             if self.setup.resets and any(s.gradients[number] in _OPEN for s in states):
                 self.found.resets.add((handler, number))
-        event = Event.CAUGHT if self.setup.resets else Event.CAUGHT_OPEN
+        resets = self.setup.resets and isinstance(handler, cst.ExceptHandler)
+        event = Event.CAUGHT if resets else Event.CAUGHT_OPEN
         return self._mapped(states, lambda s: self._changed(s, dict.fromkeys(self.number.values(), event), handler))
 
     # -- expressions ---------------------------------------------------------------------------------------------
@@ -247,9 +270,7 @@ class Flow:
             self.problem(range(len(self.number)), f"`{function.name.value}` calls itself", function)
             return states
         self._frames.append((function, call))
-        inside, self._inside = self._inside, []
         out = self.suite(function.body, states)
-        self._inside = inside
         self._frames.pop()
         return out.end | out.returns
 
@@ -265,11 +286,16 @@ class Flow:
         if event is Event.PLAIN_BACKWARD:
             return self.plain_backward(node, states)
         numbers = [self.number[each.value] for each in happening.optimizers or ()]
+        if self._inside and event in (Event.CLEAR, Event.ZERO):
+            why = "gradients are cleared in the block of `amp.scale_loss`, where Apex keeps the earlier ones aside"
+            self.problem(numbers, why, node, 15)
         states = self._mapped(states, lambda s: self._changed(s, dict.fromkeys(numbers, event), node))
         return self.update(node, numbers, states) if event is Event.STEP else states
 
     def backward(self, site: ScaleLoss, node: cst.CSTNode, states: States) -> States:
         named = {self.number[each.value] for each in site.entities}
+        if any(state.gradients[n] is Gradients.PLAIN for state in states for n in named):
+            self.found.is_mixed = True
         reached = {self.number[each.value] for each in self.setup.reached(site.loss)} - named
         changes = {**dict.fromkeys(reached, Event.FOREIGN_BACKWARD), **dict.fromkeys(named, Event.SCALED_BACKWARD)}
         return self._mapped(states, lambda s: self._changed(s, changes, node))
@@ -280,11 +306,16 @@ class Flow:
         if self._inside and reached:
             why = "in the block of `amp.scale_loss`, backward runs on something other than the scaled loss"
             self.problem(reached, why, node, 10)
+        self.found.all_plain.add(node)
+        if reached and self.setup.reaches_others(node.func.value):
+            self.problem(reached, "a plain backward may also reach an optimizer that amp doesn't know", node, 10)
         scalers = {self.setup.scaler_of[n] for n in reached}
         if len(scalers) > 1:
             self.problem(reached, "a plain backward reaches optimizers with different loss scales", node, 10)
         elif scalers:
-            self.found.scaled_plain[node] = scalers.pop()
+            self.found.plain[node] = scalers.pop()
+        if any(state.gradients[n] is Gradients.SCALED for state in states for n in reached):
+            self.found.is_mixed = True
         return self._mapped(states, lambda s: self._changed(s, dict.fromkeys(reached, Event.PLAIN_BACKWARD), node))
 
     def update(self, node: cst.CSTNode, numbers: Sequence[int], states: States) -> States:
@@ -309,6 +340,8 @@ class Flow:
         anchor = self._anchor(node)
         for number in numbers:
             seen = {state.gradients[number] for state in states}
+            if Gradients.PLAIN in seen:
+                self.found.plain_touches.append((number, node))
             if anchor is None:
                 if seen & {Gradients.SCALED}:
                     why = "gradients are read or changed in a function that has no scaler"
@@ -332,7 +365,8 @@ class Flow:
             return node if isinstance(node, (cst.For, cst.While)) else self.index.statement(node)
         for _function, call in reversed(self._frames):
             if call is not None and self.index.function(call) in self.setup.holders:
-                return self.index.statement(call)
+                anchor = self.index.statement(call)
+                return anchor if self.kinds.of(anchor) == _GRADIENT_EVENTS else None
         return None
 
     # -- states --------------------------------------------------------------------------------------------------

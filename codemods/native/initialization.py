@@ -47,7 +47,13 @@ class Initialization:
     def scaler(self, number: int, function: cst.FunctionDef | None) -> str:
         """Return how ``function`` calls the scaler."""
         name = self.names[number]
-        return f"self.{name}" if self._has_attribute(function) else name
+        return f"{self._self_name(function)}.{name}" if self._has_attribute(function) else name
+
+    def _self_name(self, function: cst.FunctionDef | None) -> str:
+        around = function
+        while around is not None:
+            function, around = around, self.index.function(around)
+        return function.params.params[0].name.value if function is not None and function.params.params else "self"
 
     def _has_attribute(self, function: cst.FunctionDef | None) -> bool:
         placement = self.decision.placement
@@ -141,7 +147,7 @@ class Initialization:
             if self._calls_super(constructor, constructors):
                 continue
             disabled = code_of(self.spelling.scaler(cst.Name("False")))
-            lines = [statement(f"self.{name} = {disabled}") for name in self.names]
+            lines = [statement(f"{self._self_name(constructor)}.{name} = {disabled}") for name in self.names]
             self.draft.before("AMP109", _first_place(constructor), *lines)
 
     def _calls_super(self, constructor: cst.FunctionDef, others: set[cst.FunctionDef]) -> bool:

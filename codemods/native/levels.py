@@ -107,15 +107,15 @@ def _default_of(node: cst.BaseExpression, solved: Solved) -> str | None:
     if isinstance(node, cst.FormattedString) and len(node.parts) == 2:
         first, second = node.parts
         if isinstance(first, cst.FormattedStringText) and isinstance(second, cst.FormattedStringExpression):
-            digit = _defaulttext_of(second.expression, solved)
+            digit = _default_text(second.expression, solved)
             return _as_level(first.value + digit) if digit is not None else None
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
         prefix, suffix = text_of(node.left), node.right
         if isinstance(suffix, cst.Call) and len(suffix.args) == 1:
             suffix = suffix.args[0].value
-        digit = _defaulttext_of(suffix, solved)
+        digit = _default_text(suffix, solved)
         return _as_level(prefix + digit) if prefix is not None and digit is not None else None
-    text = _defaulttext_of(node, solved)
+    text = _default_text(node, solved)
     return None if text is None else _as_level(text)
 
 
@@ -123,7 +123,7 @@ def _as_level(text: str) -> str | None:
     return text if text in _LEVELS else None
 
 
-def _defaulttext_of(node: cst.BaseExpression, solved: Solved) -> str | None:
+def _default_text(node: cst.BaseExpression, solved: Solved) -> str | None:
     if isinstance(node, cst.Attribute):
         return _argparse_default(node.attr.value, solved) or _field_default(node, solved)
     if isinstance(node, cst.Name):
@@ -140,7 +140,7 @@ def _argparse_default(destination: str, solved: Solved) -> str | None:
 def _field_default(node: cst.Attribute, solved: Solved) -> str | None:
     for key in solved.keys(node):
         for stored in _stores(key, solved):
-            return _literal(stored) or (_defaulttext_of(stored, solved) if isinstance(stored, cst.Name) else None)
+            return _literal(stored) or (_default_text(stored, solved) if isinstance(stored, cst.Name) else None)
     return None
 
 
@@ -158,13 +158,28 @@ def _name_default(node: cst.Name, solved: Solved) -> str | None:
     scope = solved.index.scope(node)
     for binder in solved.names.binders(node.value, scope):
         if isinstance(binder, cst.Param):
-            return _literal(binder.default)
+            return _passed(binder, solved)
         statement = solved.index.parent.get(solved.index.parent.get(binder, binder))
         if isinstance(statement, cst.Assign):
             return _literal(statement.value) or (
-                _defaulttext_of(statement.value, solved) if isinstance(statement.value, cst.Attribute) else None
+                _default_text(statement.value, solved) if isinstance(statement.value, cst.Attribute) else None
             )
     return None
+
+
+def _passed(param: cst.Param, solved: Solved) -> str | None:
+    """Return what all callers pass for ``param``; its default where none does, None where they differ."""
+    function = solved.index.parent.get(solved.index.parent.get(param, param))
+    if not isinstance(function, cst.FunctionDef):
+        return None
+    found: set[str | None] = set()
+    for call in solved.calls.get(function, ()):
+        bound = dict(solved.functions_of(call)).get(function, False)
+        given = dict(solved.arguments(call, function, bound)).get(param, param.default)
+        found.add(_literal(given) or (_default_text(given, solved) if isinstance(given, cst.Attribute) else None))
+    if not found:
+        return _literal(param.default)
+    return found.pop() if len(found) == 1 else None
 
 
 def _literal(node: cst.BaseExpression | None) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import dotted_name
+from ..tree import dotted_name, walk
 
 
 def runs_at_least_once(loop: cst.For | cst.While) -> bool:
@@ -43,7 +43,8 @@ def only_clears(loop: cst.For) -> bool:
 
 def _clears(line: cst.CSTNode) -> bool:
     if isinstance(line, cst.If):
-        return line.orelse is None and all(_clears(each) for each in line.body.body)
+        asks = any(isinstance(each, cst.Attribute) and each.attr.value == "grad" for each in walk(line.test))
+        return asks and line.orelse is None and all(_clears(each) for each in line.body.body)
     if isinstance(line, cst.For):
         return only_clears(line)
     if isinstance(line, cst.SimpleStatementLine):

@@ -40,6 +40,8 @@ class ModelCalls:
         return bool(self.slices.objects.values(receiver) & models)
 
     def _is_held(self, node: cst.CSTNode, held: set[cst.CSTNode], path: tuple[cst.CSTNode, ...]) -> bool:
+        if self._is_lazy(node):
+            return False
         if node in held or any(each in held for each in self.index.ancestors(node)):
             return True
         function = self.index.function(node)
@@ -47,6 +49,15 @@ class ModelCalls:
         if function is None or not calls or function in path or function in self.slices.solved.handed_on:
             return False
         return all(self._is_held(call, held, (*path, function)) or self._is_evaluation(call) for call in calls)
+
+    def _is_lazy(self, node: cst.CSTNode) -> bool:
+        """Return whether ``node`` runs later than the statement it stands in: in a lambda or a generator."""
+        for outer in self.index.ancestors(node):
+            if isinstance(outer, (cst.Lambda, cst.GeneratorExp)):
+                return True
+            if isinstance(outer, cst.FunctionDef):
+                return any(isinstance(each, cst.Yield) for each in walk(outer.body))
+        return False
 
     def _is_evaluation(self, node: cst.CSTNode) -> bool:
         """Return whether ``node`` runs without gradients, in a function that says ``eval()``, or before amp is on."""

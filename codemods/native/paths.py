@@ -46,6 +46,7 @@ class Setup:
         facts: tests that hold in this world.
         holders: functions (None: the module) that can have a scaler, so that statements can be put there.
         reached: which optimizers a loss can reach.
+        reaches_others: whether a loss may reach an optimizer that was never given to amp.
         resets: a handler that goes on after an exception resets the scaler.
     """
 
@@ -54,6 +55,7 @@ class Setup:
     facts: tuple[Atom, ...]
     holders: frozenset[cst.FunctionDef | None]
     reached: Callable[[cst.BaseExpression], frozenset[Entity]]
+    reaches_others: Callable[[cst.BaseExpression], bool]
     resets: bool = False
 
 
@@ -66,12 +68,23 @@ class Findings:
     touches: dict[tuple[cst.CSTNode, int], set[Gradients]] = field(default_factory=dict)
     #: every step call that was run → the optimizer
     steps: dict[cst.CSTNode, int] = field(default_factory=dict)
-    #: plain backward calls to scale → the scaler
-    scaled_plain: dict[cst.CSTNode, int] = field(default_factory=dict)
+    #: plain backward calls into parameters of our optimizers → the scaler
+    plain: dict[cst.CSTNode, int] = field(default_factory=dict)
+    #: every plain backward call that was run
+    all_plain: set[cst.CSTNode] = field(default_factory=set)
+    #: whether gradients of a plain and of a scaled backward are added
+    is_mixed: bool = False
+    #: where gradients of plain backward passes alone are read: (optimizer, node)
+    plain_touches: list[tuple[int, cst.CSTNode]] = field(default_factory=list)
     #: handlers that reset a scaler
     resets: set[tuple[cst.CSTNode, int]] = field(default_factory=set)
     #: scale_loss blocks that were run
     blocks: set[cst.With] = field(default_factory=set)
+
+    @property
+    def scaled_plain(self) -> dict[cst.CSTNode, int]:
+        """The plain backward calls that must be scaled: those whose gradients meet scaled ones."""
+        return self.plain if self.is_mixed else {}
 
 
 def joined(first: Out, second: Out) -> Out:

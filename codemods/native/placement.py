@@ -100,6 +100,9 @@ class Placing:
         owner = self.index.class_of(self._outermost(home))
         if owner is not None and any(self._is_other_method(user, home, owner) for user in users):
             placement.attribute, placement.owner = True, self.solved.classes.family(owner)
+            for each in self.solved.classes.members(owner):
+                if any(isinstance(node, cst.Name) and node.value == "__slots__" for node in walk(each.body)):
+                    raise CannotFollow(f"`{each.name.value}` has __slots__, so it can't keep a scaler", each, 26)
         placement.available.add(home)
         for user in sorted(users, key=lambda f: -1 if f is None else self.index.order[f]):
             self._reach(user, placement, ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Iterator
+
 import libcst as cst
 
 from ..tree import walk
@@ -9,7 +11,7 @@ from .index import Index
 from .objects import Entity, Objects
 from .signatures import call_argument
 from .solve import Solved
-from .values import ClassValue, Field, FunctionValue, Imported, Instance, Made, Value
+from .values import Apex, ClassValue, Field, FunctionValue, Imported, Instance, Made, Value
 
 _PARAMETERS = {"parameters", "named_parameters", "param_groups"}
 _DEEPEST = 5
@@ -40,16 +42,48 @@ class Reach:
             if not mine:
                 return frozenset()
             found |= mine
+        for added in self._added_groups(optimizer):
+            for group in added.args:
+                found |= self.models_in(group.value)
         return frozenset(found)
+
+    def _added_groups(self, optimizer: Entity) -> Iterator[cst.Call]:
+        for call in walk(self.index.module):
+            func = call.func if isinstance(call, cst.Call) else None
+            if not isinstance(call, cst.Call) or not isinstance(func, cst.Attribute):
+                continue
+            if func.attr.value == "add_param_group" and optimizer.value in self.objects.values(func.value):
+                yield call
 
     def _parameter_arguments(self, call: cst.Call) -> list[cst.BaseExpression]:
         """The first argument of an optimizer's class; any object that a function which makes one gets."""
+        inner = [
+            argument
+            for function, _ in self.solved.functions_of(call)
+            for made in walk(function.body)
+            if isinstance(made, cst.Call) and Made(made) in self.solved.of(made) and self._is_class(made)
+            for argument in self._parameter_arguments(made)
+        ]
+        if inner:
+            return inner
         func = call.func
         name = func.attr.value if isinstance(func, cst.Attribute) else getattr(func, "value", "")
         first = call_argument(call, 0, "params")
         if isinstance(name, str) and name[:1].isupper() and first is not None:
             return [first]
         return [arg.value for arg in call.args if self.objects.values(arg.value)]
+
+    def _returns_class(self, call: cst.Call) -> bool:
+        return any(
+            isinstance(made, cst.Call) and self._is_class(made)
+            for function, _ in self.solved.functions_of(call)
+            for made in walk(function.body)
+        )
+
+    def _is_class(self, call: cst.Call) -> bool:
+        """Return whether a call looks like that of an optimizer's class: imported, and capitalised."""
+        imported = [value.path for value in self.solved.of(call.func) if isinstance(value, (Imported, Apex))]
+        return any(path.rpartition(".")[2][:1].isupper() and "optim" in path.lower() for path in imported)
 
     def makers(self, optimizer: Entity) -> list[cst.Call]:
         """Return the calls that make ``optimizer``."""
@@ -111,7 +145,7 @@ class Reach:
             if isinstance(target, cst.AssignTarget) and isinstance(statement, cst.Assign):
                 is_display = isinstance(statement.value, _COLLECTING)
                 if is_display and (
-                    not self.objects.values(statement.value) or self._mentions_parameters(statement.value)
+                    not self.objects.values(statement.value) or self.mentions_parameters(statement.value)
                 ):
                     found.append(statement.value)
         for use in self.solved.names.uses.get(node.value, ()):
@@ -121,7 +155,8 @@ class Reach:
         return found
 
     @staticmethod
-    def _mentions_parameters(node: cst.CSTNode) -> bool:
+    def mentions_parameters(node: cst.CSTNode) -> bool:
+        """Return whether ``node`` says ``.parameters()`` or the like."""
         return any(isinstance(each, cst.Attribute) and each.attr.value in _PARAMETERS for each in walk(node))
 
     def is_model(self, value: Value) -> bool:
@@ -152,6 +187,10 @@ class Reach:
     def has_all(self, optimizer: Entity, models: set[Value]) -> bool:
         """Return whether ``optimizer`` surely has every trained parameter of ``models``, and no others."""
         if not self.is_covered(optimizer, models) or not models <= self.models_of(optimizer):
+            return False
+        if any(True for _ in self._added_groups(optimizer)):
+            return False
+        if not all(self._is_class(call) or self._returns_class(call) for call in self.makers(optimizer)):
             return False
         conditions = []
         for call in self.makers(optimizer):
