@@ -16,6 +16,8 @@ def check(source: SourceFile) -> Iterator[Reported]:
     Why: Apex checked the gradients of every micro-batch and halved its scale for each overflow; GradScaler checks
     once per step. After an overflow the scale, and so which steps are skipped, can differ for a while.
 
+    A plain backward beside scaled ones is scaled as well: its gradients are added to theirs, and can overflow now.
+
     What to do: nothing.
     """
     yield from source.native.reports_of("AMP195")

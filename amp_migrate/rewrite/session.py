@@ -10,7 +10,7 @@ from typing import Callable, Iterator, Mapping, Sequence
 from amp_migrate.rewrite.discover import DEFAULT_SELECTION, Found, Selection, find_files
 from amp_migrate.rewrite.git import GitState, git_state, undo_commands
 from amp_migrate.rewrite.jobs import processes_for
-from amp_migrate.rewrite.partners import partners
+from amp_migrate.rewrite.partners import may_reexport, partners, reexported
 from amp_migrate.rewrite.project import own_apex_module
 from amp_migrate.rewrite.report import Report
 from amp_migrate.rewrite.results import DEFAULT_SETTINGS, FileResult, Outcome, Result, Settings, WriteMode
@@ -75,15 +75,20 @@ def _rewritten(
     """Return the results of all files but the unchanged ones, in the order of ``files``."""
     done: dict[str, FileResult] = {}
     candidates: dict[str, bytes] = {}
+    mentions: dict[str, bytes] = {}
     for path in files:
         try:
             source = _read(path)
             if may_import_apex(source):
                 candidates[path] = source
+            if may_reexport(source):
+                mentions[path] = source
         except OSError as error:
             done[path] = _failed(path, _reason(error))
     finished = len(files) - len(candidates)
-    shared = partners(candidates)
+    exported = reexported(mentions) if candidates else {}
+    by_name = {path: exported[name] for path in candidates for name in [_module_name(path)] if name in exported}
+    shared = {**by_name, **partners(candidates)}
     for result in _work(list(candidates), settings, roots, jobs, shared):
         finished += 1
         if result.result.outcome is not Outcome.UNCHANGED:
@@ -91,6 +96,11 @@ def _rewritten(
         if on_progress is not None:
             on_progress(finished, len(files))
     return [done[path] for path in files if path in done]
+
+
+def _module_name(path: str) -> str:
+    name = os.path.splitext(os.path.basename(path))[0]
+    return os.path.basename(os.path.dirname(os.path.abspath(path))) if name == "__init__" else name
 
 
 def _work(

@@ -12,6 +12,20 @@ from .conditions import Atom, Conditions
 from .index import Index
 
 Assumed = FrozenSet[Atom]
+_CHANGES = {
+    "add",
+    "append",
+    "appendleft",
+    "clear",
+    "discard",
+    "extend",
+    "insert",
+    "pop",
+    "popleft",
+    "remove",
+    "setdefault",
+    "update",
+}
 _PURE_CALLS = {"len", "int", "float", "bool", "min", "max"}
 
 
@@ -33,7 +47,7 @@ class Assumptions:
         """Return what is still known after ``node``, a statement or the head of a loop, has bound its names."""
         if not assumed:
             return assumed
-        words = {*_bound_words(node), *self._stored_by_calls(node)}
+        words = {*_bound_words(node), *self._stored_by_calls(node), *_changed_inside(node)}
         return frozenset(atom for atom in assumed if not words & set(_words(atom.left + " " + atom.right)))
 
     def _stored_by_calls(self, node: cst.CSTNode) -> set[str]:
@@ -101,6 +115,19 @@ def _bound(node: cst.CSTNode) -> list[tuple[str, bool]]:
                 found.append((each.attr.value, False))
             elif isinstance(each, cst.Name):
                 found.append((each.value, True))
+    return found
+
+
+def _changed_inside(node: cst.CSTNode) -> set[str]:
+    """Return names that a statement binds by ``:=`` or changes by a method: ``buffer.append(x)``."""
+    head = getattr(node, "iter", getattr(node, "test", node))
+    found: set[str] = set()
+    for each in walk(head):
+        if isinstance(each, cst.NamedExpr):
+            found.update(_bound_words(each))
+        func = each.func if isinstance(each, cst.Call) else None
+        if isinstance(func, cst.Attribute) and func.attr.value in _CHANGES:
+            found.update(n.value for n in walk(func.value) if isinstance(n, cst.Name))
     return found
 
 

@@ -6,10 +6,12 @@ import libcst as cst
 
 from ..tree import dotted_name, walk
 from .decide import Facts
+from .freezing import check_freezing
 from .index import code_of
 from .loop import Loop
 from .sites import CannotFollow
-from .values import Apex, Made
+from .states import Event
+from .values import Apex, Imported, Instance, Made
 
 _TRANSPARENT = {
     "staticmethod",
@@ -29,14 +31,41 @@ def check_blind_spots(loop: Loop, facts: Facts) -> None:
     for node in walk(facts.index.module):
         if isinstance(node, cst.FunctionDef) and facts.kinds.of_function(node):
             _check_function(node, facts)
+        elif isinstance(node, cst.Call) and _may_run_anything(node, facts):
+            raise CannotFollow("which function runs here can't be seen, and it may read gradients", node, 15)
         elif isinstance(node, cst.Lambda) and facts.kinds.of(node.body):
             raise CannotFollow("a lambda steps, or reads or clears gradients", node, 26)
     for use in walk(facts.index.module):
         if isinstance(use, (cst.Name, cst.Attribute)) and _is_ours(use, loop, facts) and not _is_understood(use, facts):
             raise CannotFollow("what is done with the optimizer here can't be followed", use, 8)
+    check_freezing(loop, facts)
     for optimizer in loop.optimizers:
         for call in facts.events.reach.makers(optimizer):
             _check_made_once(call, facts)
+
+
+def _may_run_anything(call: cst.Call, facts: Facts) -> bool:
+    """Return whether an unresolved call may run a method of this file that brings events about."""
+    if any(True for _ in facts.solved.functions_of(call)):
+        return False
+    func = call.func
+    if isinstance(func, cst.Call):
+        return isinstance(func.func, cst.Name) and func.func.value == "getattr"
+    if not isinstance(func, cst.Attribute):
+        return False
+    name = func.attr.value
+    if any(isinstance(value, (Apex, Imported)) for value in facts.solved.of(func)):
+        return False
+    if name in ("step", "zero_grad", "backward") or name.startswith("__"):
+        return False  # known as what they are in torch and in Python
+    values = facts.events.objects.values(func.value)
+    if values & facts.slices.models or any(isinstance(each, Instance) for each in values):
+        return False
+    return any(
+        method is not None and bool(facts.kinds.of_function(method))
+        for each in facts.solved.classes.all
+        for method in [facts.solved.classes.method(each, name)]
+    )
 
 
 def _is_ours(node: cst.BaseExpression, loop: Loop, facts: Facts) -> bool:
@@ -81,6 +110,9 @@ def _is_apex_call(node: cst.CSTNode, facts: Facts) -> bool:
 
 def _check_function(function: cst.FunctionDef, facts: Facts) -> None:
     name = function.name.value
+    whole = {Event.SCALED_BACKWARD, Event.STEP} <= facts.kinds.of_function(function)
+    if function in facts.solved.handed_on and not whole:
+        raise CannotFollow(f"`{name}` is handed on as a value, so when it runs can't be seen", function, 26)
     for decorator in function.decorators:
         shown = decorator.decorator
         if dotted_name(shown.func if isinstance(shown, cst.Call) else shown) not in _TRANSPARENT:

@@ -136,7 +136,7 @@ class Computing:
             if self.function_changes_weights(function):
                 return True
         name = _name(call.func)
-        if name == "setattr" or self._is_initializer(call) or self._is_step(call):
+        if name == "setattr" or name.startswith("_foreach_") or self._is_initializer(call) or self._is_step(call):
             return True
         if name in ("load_state_dict", "parameters_to_vector", "vector_to_parameters", "swap_parameters"):
             return name != "parameters_to_vector"
@@ -191,7 +191,7 @@ class Computing:
     def _is_weight(self, node: cst.BaseExpression) -> bool:
         """Return whether ``node`` is a parameter: the variable of a loop over parameters, or ``x.weight``."""
         while isinstance(node, (cst.Attribute, cst.Subscript)):
-            if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias"):
+            if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias", "data"):
                 return True
             if isinstance(node, cst.Attribute) and node.attr.value == "grad":
                 return False
@@ -200,7 +200,7 @@ class Computing:
             return False
         for outer in self.index.ancestors(node):
             if isinstance(outer, (cst.For, cst.CompFor)) and _binds(outer.target, node.value):
-                return _mentions_parameters(outer.iter)
+                return _mentions_parameters(outer.iter) or isinstance(outer.iter, (cst.Name, cst.Attribute))
             if isinstance(outer, cst.FunctionDef):
                 return False
         return False

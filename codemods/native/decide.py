@@ -11,6 +11,7 @@ from ..findings import Level
 from ..target import BFLOAT16, Target
 from ..tree import walk
 from .conditions import Atom, Conditions
+from .delays import check_delay
 from .events import Events
 from .flags import check_flags
 from .flow import Flow
@@ -53,6 +54,7 @@ class Decision:
     placement: Placement
     facts: tuple[Atom, ...]
     reviews: list[Review] = field(default_factory=list)
+    is_conditional: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -92,7 +94,8 @@ def decide(loop: Loop, facts: Facts) -> Decision:
     _check_members(loop)
     level = opt_level(init, facts.solved)
     reviews = _level_reviews(level, init.call)
-    scale = loss_scale(init, level.name or "O1")
+    is_off_by_default = level.expression is not None and level.name in (None, "O0")
+    scale = loss_scale(init, "O1" if is_off_by_default else level.name or "O1")
     if scale.static is not None and level.name != "O0":
         reviews.append(
             Review(f"the loss scale is static ({scale.static:g}): Apex applied infinities, native skips", init.call)
@@ -107,17 +110,21 @@ def decide(loop: Loop, facts: Facts) -> Decision:
     scaler_of = _scalers(loop, reviews)
     findings = _run(loop, scaler_of, world, facts)
     _check_gradients(loop, facts)
+    _check_delays(loop, findings, facts)
     _check_touches(loop, findings, facts)
     _check_wrappers(loop, findings, facts)
-    regions = facts.regions.of(_losses(loop, findings, facts.index))
+    regions = facts.regions.of(_losses(loop, findings, facts))
     if facts.target.autocast_eval:
         regions += [each for each in facts.regions.evaluation() if not _overlaps(each, regions, facts)]
-    ModelCalls(facts.regions).check(_models(loop, facts), regions, _losses(loop, findings, facts.index))
+    ModelCalls(facts.regions).check(_models(loop, facts), regions, _losses(loop, findings, facts))
     users = _users(loop, findings, facts)
-    if guard.parts or level.expression is not None:  # then a region asks the scaler whether it's on
+    is_conditional = _is_conditional(init.function, facts)
+    if is_conditional or guard.parts or level.expression is not None:  # then a region asks the scaler whether it's on
         users |= {facts.index.function(region.first) for region in regions}
     placement = Placing(facts.solved).place(init.function, users)
-    decision = Decision(loop, guard, level, scale, scaler_of, findings, regions, placement, world, reviews)
+    decision = Decision(
+        loop, guard, level, scale, scaler_of, findings, regions, placement, world, reviews, is_conditional
+    )
     if level.name in ("O2", "O3"):
         _check_half(loop, findings, facts)
     if reviews and facts.target.level is not Level.REVIEW:
@@ -199,11 +206,34 @@ def _facts_at_calls(function: cst.FunctionDef | None, facts: Facts) -> tuple[Ato
         for outer in facts.index.ancestors(call):
             if isinstance(outer, cst.FunctionDef):
                 break
+            if isinstance(outer, (cst.For, cst.While)):
+                return tuple(found)  # what holds in one round needn't hold in the next
             if isinstance(outer, cst.If) and inner is not outer.test:
                 found += facts.conditions.conjuncts(outer.test, inner is outer.body)
             inner = outer
         function = facts.index.function(call)
     return tuple(found)
+
+
+def _is_conditional(function: cst.FunctionDef | None, facts: Facts) -> bool:
+    """Return whether the function that initializes may not be called at all, or later than others."""
+    seen: set[cst.FunctionDef] = set()
+    while function is not None and function not in seen:
+        seen.add(function)
+        calls = facts.solved.calls.get(function, set())
+        for call in calls:
+            for outer in facts.index.ancestors(call):
+                if isinstance(outer, cst.FunctionDef):
+                    break
+                is_test = isinstance(outer, cst.If) and not _is_main_guard(outer)
+                if isinstance(outer, cst.If) and is_test and not facts.conditions.is_availability(outer.test):
+                    return True
+        function = facts.index.function(next(iter(calls))) if len(calls) == 1 else None
+    return False
+
+
+def _is_main_guard(node: cst.If) -> bool:
+    return "__name__" in code_of(node.test)
 
 
 def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts: Facts) -> Findings:
@@ -235,7 +265,7 @@ def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts:
             why = "gradients of a plain backward are read here, and it would have to be scaled"
             mine += [CannotFollow(why, node, 10) for number, node in found.plain_touches if number in numbers]
         if not mine:
-            _check_run(loop, found)
+            _check_run(loop, found, facts)
             found.touches = {key: seen for key, seen in found.touches.items() if key[1] in numbers}
             found.steps = {node: n for node, n in found.steps.items() if n in numbers}
             return found
@@ -244,12 +274,23 @@ def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts:
     raise first
 
 
-def _check_run(loop: Loop, found: Findings) -> None:
+def _check_run(loop: Loop, found: Findings, facts: Facts) -> None:
     for block in loop.blocks:
         if block.block not in found.blocks:
             raise CannotFollow("this code is never reached while amp is on, as far as can be seen", block.call)
-    if not found.steps:
-        raise CannotFollow("no optimizer step can be found for it", loop.first, 8)
+    stepped = {facts.optimizers[number].value for number in found.steps.values()}
+    for block in loop.blocks:
+        if any(each.value not in stepped for each in block.entities):
+            raise CannotFollow(f"no step of `{block.entities[0].name}` can be found", block.call, 8)
+
+
+def _check_delays(loop: Loop, found: Findings, facts: Facts) -> None:
+    for block in loop.blocks:
+        value = block.entities[0].value
+        number = next(n for n, each in enumerate(facts.optimizers) if each.value == value)
+        steps = [node for node, n in found.steps.items() if n == number]
+        touches = [anchor for (anchor, n), seen in found.touches.items() if n == number and Gradients.SCALED in seen]
+        check_delay(block, [*steps, *touches], facts.index, facts.conditions)
 
 
 def _check_gradients(loop: Loop, facts: Facts) -> None:
@@ -264,16 +305,13 @@ def _check_gradients(loop: Loop, facts: Facts) -> None:
 
 
 def _is_always_called(model: Value, found: Slice, facts: Facts) -> bool:
-    """Return whether a model that the loss comes from calls ``model`` in its forward, whatever it is given."""
-    for outer in found.values:
-        forward = facts.solved.classes.method(outer.node, "forward") if isinstance(outer, Instance) else None
-        if forward is None:
-            continue
-        for call in walk(forward.body):
+    """Return whether a function that the loss comes from calls ``model`` whatever it is given."""
+    for function in found.functions:
+        for call in walk(function.body):
             if not isinstance(call, cst.Call) or model not in facts.events.objects.values(call.func):
                 continue
             branches = (cst.If, cst.IfExp, cst.For, cst.While, cst.Try, cst.BooleanOperation, cst.Lambda)
-            inside = [each for each in facts.index.ancestors(call) if facts.index.holds(forward, each)]
+            inside = [each for each in facts.index.ancestors(call) if facts.index.holds(function, each)]
             if not any(isinstance(each, branches) for each in inside):
                 return True
     return False
@@ -318,7 +356,7 @@ def _reaches_others(loss: cst.BaseExpression, facts: Facts) -> bool:
 
 def _meets(found: Slice, optimizer: Entity, facts: Facts) -> bool:
     reach = facts.events.reach
-    mentioned = {inner for value in found.values for inner in reach.inside(value)}
+    mentioned = {inner for value in found.values | found.through for inner in reach.inside(value)}
     mine = reach.models_of(optimizer)
     inner = {value for model in mine for value in reach.inside(model)}
     return not mine or bool(inner & mentioned) or not all(_is_model(value, facts) for value in mine)
@@ -346,14 +384,17 @@ def _models(loop: Loop, facts: Facts) -> frozenset[Value]:
     return frozenset(mine)
 
 
-def _losses(loop: Loop, found: Findings, index: Index) -> list[cst.BaseExpression]:
+def _losses(loop: Loop, found: Findings, facts: Facts) -> list[cst.BaseExpression]:
     """Return what regions must compute: under Apex plain losses beside the scaled ones were cast as well."""
     losses = [block.loss for block in loop.blocks]
     functions = {block.function for block in loop.blocks}
-    for call in sorted(found.all_plain, key=lambda node: index.order[node]):
+    for call in sorted(found.all_plain, key=lambda node: facts.index.order[node]):
         assert isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute)
-        if call in found.plain or index.function(call) in functions:
-            losses.append(call.func.value)
+        if call not in found.plain and facts.index.function(call) not in functions:
+            continue
+        if facts.regions.computing.computes(call.func.value):
+            raise CannotFollow("the loss of a plain backward is computed where backward is called", call, 19)
+        losses.append(call.func.value)
     return losses
 
 

@@ -27,7 +27,8 @@ class Enabled:
     def is_constant(self) -> bool:
         """Whether amp is on whenever this code runs."""
         level = self.decision.level
-        return not self.decision.guard.parts and (level.expression is None or level.switch is not None)
+        is_fixed = level.expression is None or level.switch is not None
+        return is_fixed and not self.decision.guard.parts and not self.decision.is_conditional
 
     def expression(self) -> cst.BaseExpression | None:
         """Return the condition where ``amp.initialize`` stood; None if it always holds."""
@@ -55,7 +56,7 @@ class Enabled:
 
     def in_function(self, function: cst.FunctionDef | None) -> cst.BaseExpression | None:
         """Return the condition as ``function`` itself asks for it; None if it doesn't."""
-        if self.level_test() is None:
+        if self.level_test() is None and self.decision.guard.parts:
             for node in walk(self.facts.index.module if function is None else function.body):
                 if isinstance(node, cst.If) and self.facts.index.function(node) is function:
                     found = self._asked(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -34,8 +35,9 @@ _OPTIMIZER_METHODS = {"state_dict", "load_state_dict", "add_param_group", "regis
 #: parts of the names of unknown functions that don't look at gradients, though they get a model or an optimizer
 _HARMLESS = words(
     """
-    save eval valid test log print lr sched warm anneal plateau state checkpoint load parallel info debug warning watch
-    summary count dataloader dataset predict infer generate sample to_device deepcopy
+    save saver eval evaluate evaluation validate validation valid val test tests log logger print lr sched scheduler
+    schedule warmup anneal annealing plateau state checkpoint checkpoints load parallel info debug warning watch summary
+    summarize count dataloader dataset predict infer inference generate sample device deepcopy
     """
 )
 _CALLBACK_STEPS = ("sched", "lr", "warmup", "anneal", "plateau", "profil", "swa", "meter", "timer", "progress", "bar")
@@ -93,12 +95,14 @@ class Events:
     # -- one node ------------------------------------------------------------------------------------------------
 
     def _happenings(self, node: cst.CSTNode) -> list[Happening]:
-        if isinstance(node, cst.Call):
+        if isinstance(node, cst.Call) and not _reads_grad_by_name(node):
             found = self._call(node)
             made = self.by_value.get(self.objects.leader(Made(node)))
             if made is not None and Made(node) in self.solved.of(node):
                 found = [*found, Happening(Event.NEW, node, (made,))]
             return found
+        if isinstance(node, cst.Call) and _reads_grad_by_name(node):
+            return [Happening(Event.TOUCH, node)]
         if isinstance(node, cst.Attribute) and node.attr.value in ("grad", "main_grad"):
             return self._gradient(node)
         return []
@@ -139,7 +143,7 @@ class Events:
             return self._optimizer_method(call, name, optimizer)
         if name == "zero_grad":
             return self._model_zero_grad(call, func)
-        if name == "step" and self._may_step(func.value):
+        if name == "step" and (self._may_step(func.value) or self._is_unknown_step(call, func)):
             self._wrapped_step(call, func)
             return []
         if self._is_model(func.value):
@@ -200,6 +204,18 @@ class Events:
                 return True
         return len(self.objects.values(receiver) & set(self.by_value)) > 0
 
+    def _is_unknown_step(self, call: cst.Call, func: cst.Attribute) -> bool:
+        """``getattr(holder, "optimizer").step()``: by its name it is no schedule, and it takes nothing."""
+        name = _last_name(func.value).lower()
+        if call.args or any(word in name for word in _CALLBACK_STEPS):
+            return False
+        values = self.solved.of(func.value)
+        makers = [value.call for value in values if isinstance(value, Made)]
+        if any(any(word in _last_name(each.func).lower() for word in _CALLBACK_STEPS) for each in makers):
+            return False
+        known = [v for each in makers for v in self.solved.of(each.func) if isinstance(v, (Imported, Apex))]
+        return not known or not values
+
     def _wrapped_step(self, call: cst.Call, func: cst.Attribute) -> None:
         inner = [
             self.optimizer(arg.value)
@@ -222,7 +238,9 @@ class Events:
         known = any(self._is_known(value) for value in self.solved.of(call.func))
         is_variable = isinstance(call.func, cst.Name) and not known and name not in BUILTINS
         looks_at_gradients = "grad" in lowered or "clip" in lowered or "norm" in lowered or is_variable or not name
-        if not looks_at_gradients and any(word in lowered for word in _HARMLESS):
+        gives_parameters = any(self.reach.mentions_parameters(arg.value) for arg in call.args)
+        looks_at_gradients = looks_at_gradients or gives_parameters
+        if not looks_at_gradients and set(re.findall("[a-z]+", lowered)) & _HARMLESS:
             return []
         if isinstance(call.func, cst.Name) and (name in BUILTINS or name[:1].isupper()):
             return []
@@ -300,6 +318,13 @@ class Events:
 
     def _is_master_params(self, call: cst.Call) -> bool:
         return any(isinstance(v, Apex) and v.path.endswith("master_params") for v in self.solved.of(call.func))
+
+
+def _reads_grad_by_name(call: cst.Call) -> bool:
+    """``getattr(p, "grad")``"""
+    is_getattr = isinstance(call.func, cst.Name) and call.func.value in ("getattr", "setattr") and len(call.args) > 1
+    name = call.args[1].value if is_getattr else None
+    return isinstance(name, cst.SimpleString) and name.evaluated_value == "grad"
 
 
 def _clearing(call: cst.Call) -> Event:

@@ -25,6 +25,7 @@ from .values import ClassValue, FunctionValue, Imported
 _MOST_STATES = 600
 _DEEPEST = 25
 _GRADIENT_EVENTS = {Event.TOUCH}
+_BACKWARDS = {Event.SCALED_BACKWARD, Event.PLAIN_BACKWARD}
 
 
 class Flow:
@@ -354,15 +355,31 @@ class Flow:
 
     def _touch_in_block(self, numbers: Sequence[int], node: cst.CSTNode) -> None:
         site, before = self._inside[-1]
+        if self._is_kept(node, site):
+            self.problem(numbers, "gradients are kept in the block of `amp.scale_loss` and used behind it", node, 15)
         for number in numbers:
             if any(state.gradients[number] in (Gradients.SCALED, Gradients.PLAIN) for state in before):
                 why = "with accumulation, what stands in the block saw the newest micro-batch alone"
                 self.problem([number], why, node, 15)
 
+    def _is_kept(self, node: cst.CSTNode, site: ScaleLoss) -> bool:
+        """Return whether a statement in the block binds a name to gradients that is read behind the block."""
+        line = self.index.statement(node)
+        if not isinstance(line, cst.Assign):
+            return False
+        names = {n.value for t in line.targets for n in walk(t.target) if isinstance(n, cst.Name)}
+        scope = self.index.module if site.function is None else site.function.body
+        return any(
+            isinstance(each, cst.Name) and each.value in names and not self.index.holds(site.block, each)
+            for each in walk(scope)
+        )
+
     def _anchor(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """Return the statement before which ``unscale_`` can stand, in the innermost function with a scaler."""
         if self.index.function(node) in self.setup.holders:
-            return node if isinstance(node, (cst.For, cst.While)) else self.index.statement(node)
+            anchor = node if isinstance(node, (cst.For, cst.While)) else self.index.statement(node)
+            is_simple = isinstance(anchor, cst.BaseSmallStatement)
+            return None if is_simple and self.kinds.of(anchor) & _BACKWARDS else anchor
         for _function, call in reversed(self._frames):
             if call is not None and self.index.function(call) in self.setup.holders:
                 anchor = self.index.statement(call)

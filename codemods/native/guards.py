@@ -61,8 +61,8 @@ def _branches(statement: cst.CSTNode, index: Index) -> list[tuple[cst.If, bool]]
     found: list[tuple[cst.If, bool]] = []
     inner = statement
     for outer in index.ancestors(statement):
-        if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
-            break
+        if isinstance(outer, (cst.FunctionDef, cst.ClassDef, cst.For, cst.While)):
+            break  # a scaler is made as often as amp was initialized
         if isinstance(outer, cst.If) and inner is not outer.test:
             found.append((outer, inner is outer.body))
         inner = outer

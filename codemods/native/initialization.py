@@ -119,9 +119,24 @@ class Initialization:
                 anchor: cst.CSTNode = guard.branches[0][0] if guard.branches else site.statement
                 while isinstance(self.index.parent.get(anchor), cst.If) and isinstance(anchor, cst.If):
                     anchor = self.index.parent[anchor]  # an elif
+                self._check_bound(anchor)
                 self._insert(anchor, self.enabled.expression())
         if placement.attribute:
             self._default_in_constructors()
+
+    def _check_bound(self, anchor: cst.CSTNode) -> None:
+        """What switches amp on must be known before the ``if`` that the scaler is made in front of."""
+        if anchor is self.site.statement:
+            return
+        parts = [test for test, _ in self.decision.guard.parts]
+        level = self.decision.level.expression
+        for name in (each for part in [*parts, *([level] if level is not None else [])] for each in walk(part)):
+            parent = self.index.parent.get(name)
+            if not isinstance(name, cst.Name) or (isinstance(parent, cst.Attribute) and parent.attr is name):
+                continue
+            binders = self.facts.solved.names.binders(name.value, self.index.scope(name))
+            if any(self.index.holds(anchor, binder) for binder in binders):
+                raise CannotFollow(f"`{name.value}` is bound under the guard of `amp.initialize`", self.site.call, 27)
 
     def _insert(self, anchor: cst.CSTNode, enabled: cst.BaseExpression | None) -> None:
         makes = code_of(self.spelling.scaler(enabled, self.decision.scale))

@@ -76,6 +76,9 @@ def _schedules(facts: Facts) -> list[tuple[str, Site]]:
 
 def _accumulation(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
     index: Index = facts.index
+    for node in decision.flow.scaled_plain:
+        message = "this backward is scaled as well now, so it can overflow, and a step be skipped for it"
+        return [_note(ACCUMULATION, node, message)]
     for node in decision.flow.steps:
         for outer in index.ancestors(node):
             if isinstance(outer, cst.If) and any(isinstance(each, cst.Modulo) for each in walk(outer.test)):

@@ -100,6 +100,8 @@ class Placing:
         owner = self.index.class_of(self._outermost(home))
         if owner is not None and any(self._is_other_method(user, home, owner) for user in users):
             placement.attribute, placement.owner = True, self.solved.classes.family(owner)
+            if not self._has_attribute(self._outermost(home) or home, placement):  # type: ignore[arg-type]
+                raise CannotFollow("amp is initialized where there is no `self`", home or self.index.module, 26)
             for each in self.solved.classes.members(owner):
                 if any(isinstance(node, cst.Name) and node.value == "__slots__" for node in walk(each.body)):
                     raise CannotFollow(f"`{each.name.value}` has __slots__, so it can't keep a scaler", each, 26)

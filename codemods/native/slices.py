@@ -35,6 +35,9 @@ class Slice:
     #: (call, argument): what a caller passes for a parameter that is read
     arguments: set[tuple[cst.CSTNode, cst.CSTNode]] = field(default_factory=set)
     values: set[Value] = field(default_factory=set)
+    #: the objects that functions of this file use on the way, perhaps under a condition, and these functions
+    through: set[Value] = field(default_factory=set)
+    functions: set[cst.FunctionDef] = field(default_factory=set)
     is_whole: bool = True
 
 
@@ -46,6 +49,7 @@ class Slices:
         self.solved: Solved = objects.solved
         self.index: Index = objects.index
         self._stores = self._attribute_stores()
+        self._used: dict[cst.FunctionDef, set[Value]] = {}
         self.models = models | self._called()
 
     def is_object(self, node: cst.BaseExpression) -> bool:
@@ -62,6 +66,10 @@ class Slices:
         seen: set[cst.CSTNode] = set()
         while waiting:
             expression, _ = waiting.pop()
+            found.through |= self._used_by_callees(expression)
+            for call in walk(expression):
+                if isinstance(call, cst.Call):
+                    found.functions.update(function for function, _ in self.solved.functions_of(call))
             for read in self._reads(expression, gradients_only):
                 if read in seen:
                     continue
@@ -76,6 +84,25 @@ class Slices:
                         found.statements.add(statement)
                     waiting.append((source, statement))
         return found
+
+    def _used_by_callees(self, node: cst.CSTNode) -> set[Value]:
+        """Return the objects that the functions of this file which ``node`` calls use, through all that they call."""
+        found: set[Value] = set()
+        for call in walk(node):
+            if isinstance(call, cst.Call):
+                for function, _ in self.solved.functions_of(call):
+                    found |= self._used_in(function)
+        return found
+
+    def _used_in(self, function: cst.FunctionDef) -> set[Value]:
+        if function not in self._used:
+            self._used[function] = set()  # while it's looked at: recursion adds nothing
+            found = self._used_by_callees(function.body)
+            for node in walk(function.body):
+                if isinstance(node, (cst.Name, cst.Attribute)):
+                    found |= self.objects.values(node)
+            self._used[function] = found
+        return self._used[function]
 
     # -- what an expression reads ----------------------------------------------------------------------------------
 
