@@ -12,7 +12,7 @@ from .index import Index
 from .loop_shapes import is_no_grad
 from .objects import Objects
 from .solve import Solved
-from .values import Field, Instance, Made, Parameter, Value
+from .values import Field, Instance, Made, Parameter, Several, Value
 
 #: attributes and methods behind which no gradient flows back
 _CUTS = {"detach", "item", "data", "tolist", "numpy", "shape", "size", "argmax", "device", "dtype"}
@@ -55,8 +55,8 @@ class Slices:
     def is_object(self, node: cst.BaseExpression) -> bool:
         """Return whether ``node`` names a model, function, class or module rather than data."""
         values = self.solved.of(node)
-        if not values:
-            return False
+        if not values or any(isinstance(v, Several) for v in values):
+            return False  # a list or dict is data, whatever is in it
         return all(not isinstance(v, (Made, Parameter, Field)) or self.objects.leader(v) in self.models for v in values)
 
     def of(self, node: cst.BaseExpression, gradients_only: bool = False) -> Slice:
