@@ -308,7 +308,7 @@ def _is_always_called(model: Value, found: Slice, facts: Facts) -> bool:
     """Return whether a function that the loss comes from calls ``model`` whatever it is given."""
     for function in found.functions:
         for call in walk(function.body):
-            if not isinstance(call, cst.Call) or model not in facts.events.objects.values(call.func):
+            if not isinstance(call, cst.Call) or not facts.slices.runs(call, {model}):
                 continue
             branches = (cst.If, cst.IfExp, cst.For, cst.While, cst.Try, cst.BooleanOperation, cst.Lambda)
             inside = [each for each in facts.index.ancestors(call) if facts.index.holds(function, each)]

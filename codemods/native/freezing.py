@@ -59,7 +59,8 @@ def _toggles(facts: Facts) -> Iterator[Toggle]:
         if isinstance(node, cst.Assign) and any(_is_switch(target.target) for target in node.targets):
             function = facts.index.function(node)
             calls = facts.solved.calls.get(function, set()) if function is not None else set()
-            if function is not None and calls and function not in facts.solved.handed_on:
+            is_helper = function is not None and _goes_over_parameter(node, facts)
+            if function is not None and is_helper and calls and function not in facts.solved.handed_on:
                 yield from (_called(call, function, node.value, facts) for call in calls)
             else:
                 yield Toggle(node, _models_around(node, facts), _truth(node.value))
@@ -87,6 +88,18 @@ def _called(call: cst.Call, function: cst.FunctionDef, value: cst.BaseExpression
     truth = _truth(argument) if argument is not None else _truth(inner)
     models = {each for arg in call.args for each in facts.events.objects.values(arg.value)}
     return Toggle(call, _with_parts(models, facts), truth if truth is None or not inverted else not truth)
+
+
+def _goes_over_parameter(node: cst.CSTNode, facts: Facts) -> bool:
+    """Return whether the loop around ``node`` is over what its function is given."""
+    for outer in facts.index.ancestors(node):
+        if isinstance(outer, cst.For):
+            for name in walk(outer.iter):
+                if isinstance(name, cst.Name):
+                    binders = facts.solved.names.binders(name.value, facts.index.scope(name))
+                    if any(isinstance(binder, cst.Param) for binder in binders):
+                        return True
+    return False
 
 
 def _models_around(node: cst.CSTNode, facts: Facts) -> frozenset[Value]:

@@ -29,15 +29,18 @@ class ModelCalls:
         """Raise CannotFollow for a call of a model in training that no region holds: under Apex it was cast as well."""
         held = {line for region in regions for line in self.regions.lines_of(region)} | set(losses)
         for call in walk(self.index.module):
-            if not isinstance(call, cst.Call) or not self._calls_one_of(call, models):
+            if not isinstance(call, cst.Call) or not self._computes_with(call, models):
                 continue
             if not self._is_held(call, held, ()) and not self._is_evaluation(call):
                 raise CannotFollow("whether what the model computes here reaches a loss can't be seen", call, 19)
 
-    def _calls_one_of(self, call: cst.Call, models: frozenset[Value]) -> bool:
-        func = call.func
-        receiver = func.value if isinstance(func, cst.Attribute) and func.attr.value == "forward" else func
-        return bool(self.slices.objects.values(receiver) & models)
+    def _computes_with(self, call: cst.Call, models: frozenset[Value]) -> bool:
+        if not self.slices.runs(call, models):
+            return False
+        if self.slices.objects.values(call.func) & models:
+            return True
+        name = call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+        return name != "load_state_dict" and self.regions.computing.call_computes(call)
 
     def _is_held(self, node: cst.CSTNode, held: set[cst.CSTNode], path: tuple[cst.CSTNode, ...]) -> bool:
         if self._is_lazy(node):

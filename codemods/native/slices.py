@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterator
+from typing import Collection, Iterator
 
 import libcst as cst
 
@@ -11,6 +11,7 @@ from ..tree import children, walk
 from .index import Index
 from .loop_shapes import is_no_grad
 from .objects import Objects
+from .operations import NEUTRAL
 from .solve import Solved
 from .values import Field, Instance, Made, Parameter, Several, Value
 
@@ -58,6 +59,19 @@ class Slices:
         if not values or any(isinstance(v, Several) for v in values):
             return False  # a list or dict is data, whatever is in it
         return all(not isinstance(v, (Made, Parameter, Field)) or self.objects.leader(v) in self.models for v in values)
+
+    def runs(self, call: cst.Call, models: Collection[Value]) -> bool:
+        """Return whether ``call`` computes with one of ``models``: calls it, or a layer or method of it."""
+        func = call.func
+        if self.objects.values(func) & set(models):
+            return True
+        if isinstance(func, cst.Attribute) and func.attr.value in NEUTRAL | _MODEL_METHODS:
+            return False
+        while isinstance(func, (cst.Attribute, cst.Subscript)):
+            func = func.value
+            if isinstance(func, (cst.Name, cst.Attribute)) and self.objects.values(func) & set(models):
+                return True
+        return False
 
     def of(self, node: cst.BaseExpression, gradients_only: bool = False) -> Slice:
         """Return the slice of ``node``. With ``gradients_only``, don't go where no gradient flows back."""
