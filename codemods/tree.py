@@ -80,6 +80,12 @@ def dotted_name(node: cst.CSTNode) -> str:
     return ".".join(reversed(parts))
 
 
+def decorator_name(decorator: cst.Decorator) -> str:
+    """Return the dotted name of a decorator, called or not."""
+    node = decorator.decorator
+    return dotted_name(node.func if isinstance(node, cst.Call) else node)
+
+
 def blocks(root: cst.CSTNode) -> Iterator[Sequence[cst.BaseStatement]]:
     """Yield the statements of every block that has lines of its own (the module's, and each indented one)."""
     for node in walk(root):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import dotted_name, walk
+from ..tree import decorator_name, walk
 from .decide import Facts
 from .freezing import check_freezing
 from .index import code_of
@@ -114,8 +114,7 @@ def _check_function(function: cst.FunctionDef, facts: Facts) -> None:
     if function in facts.solved.handed_on and not whole:
         raise CannotFollow(f"`{name}` is handed on as a value, so when it runs can't be seen", function, 26)
     for decorator in function.decorators:
-        shown = decorator.decorator
-        if dotted_name(shown.func if isinstance(shown, cst.Call) else shown) not in _TRANSPARENT:
+        if decorator_name(decorator) not in _TRANSPARENT:
             raise CannotFollow(f"`{name}` is decorated, so what runs when it's called can't be seen", function, 26)
     if name.startswith("__") and name.endswith("__") and name not in _RUN_BY_A_CALL:
         raise CannotFollow(f"`{name}` steps, or reads or clears gradients, and Python runs it by itself", function, 26)

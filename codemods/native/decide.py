@@ -237,7 +237,7 @@ def _is_main_guard(node: cst.If) -> bool:
 
 
 def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts: Facts) -> Findings:
-    """Run the file on states, first with the plainest native program, then with resets after caught exceptions."""
+    """Run the file on states, first without resets after caught exceptions, then with them."""
     holders = {each.function for each in loop.blocks} | {each.function for each in loop.initialize}
     values = {each.value for each in loop.optimizers}
     for happenings in facts.events.at.values():

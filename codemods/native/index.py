@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Sequence, Union
+from typing import Iterator, Union
 
 import libcst as cst
 
@@ -98,11 +98,6 @@ class Index:
     def holds(self, outer: cst.CSTNode, inner: cst.CSTNode) -> bool:
         """Return whether ``inner`` is ``outer`` or stands inside it."""
         return inner is outer or any(each is outer for each in self.ancestors(inner))
-
-
-def block_lines(block: Block) -> Sequence[cst.CSTNode]:
-    """Return the lines and compound statements of a block, or the small statements of a one-line suite."""
-    return list(block.body)
 
 
 def code_of(node: cst.CSTNode) -> str:

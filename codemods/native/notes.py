@@ -81,6 +81,8 @@ def _accumulation(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
         return [_note(ACCUMULATION, node, message)]
     for node in decision.flow.steps:
         for outer in index.ancestors(node):
+            if isinstance(outer, cst.If) and any(index.holds(outer, block.block) for block in decision.loop.blocks):
+                break  # its backward stands under the same condition, so nothing is accumulated
             if isinstance(outer, cst.If) and any(isinstance(each, cst.Modulo) for each in walk(outer.test)):
                 message = (
                     "with gradient accumulation an overflow now counts once per step, not once per backward, "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ..tree import dotted_name, walk
+from ..tree import decorator_name, dotted_name, walk
 from .index import Index
 from .sites import CannotFollow
 from .solve import Solved
@@ -165,7 +165,7 @@ class Placing:
             raise CannotFollow(f"nothing in this file that initializes amp calls `{name}`", user, 26)
         if name.startswith("__") or len(self.solved.classes.overrides(user)) > 1:
             raise CannotFollow(f"`{name}` is overridden or special, so it can't get a scaler as a parameter", user, 26)
-        if any(_decorator_name(each) not in _HARMLESS_DECORATORS for each in user.decorators):
+        if any(decorator_name(each) not in _HARMLESS_DECORATORS for each in user.decorators):
             raise CannotFollow(f"`{name}` is decorated, so it can't get a scaler as a parameter", user, 26)
         placement.available.add(user)
         placement.parameters.append(user)
@@ -190,8 +190,3 @@ class Placing:
 def is_free(name: str, index: Index) -> bool:
     """Return whether nothing in the file is called ``name``, neither a variable nor an attribute or keyword."""
     return all(not (isinstance(node, cst.Name) and node.value == name) for node in walk(index.module))
-
-
-def _decorator_name(decorator: cst.Decorator) -> str:
-    node = decorator.decorator
-    return dotted_name(node.func if isinstance(node, cst.Call) else node)

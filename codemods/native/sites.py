@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Sequence
 
 import libcst as cst
 
@@ -12,7 +11,7 @@ from .index import Index
 from .objects import Entity, Objects
 from .signatures import call_argument, has_star, keyword_argument
 from .solve import Solved
-from .values import Apex, Several
+from .values import Apex
 
 #: the ways to one function: where Apex itself has it besides ``apex.amp``
 _NAMES = {
@@ -176,8 +175,3 @@ def initialize_keyword(site: Initialize, keyword: str) -> cst.BaseExpression | N
     place = {"enabled": 2, "opt_level": 3}.get(keyword)
     found = keyword_argument(site.call, keyword) if place is None else call_argument(site.call, place, keyword)
     return None if isinstance(found, cst.Name) and found.value == "None" else found
-
-
-def several_entities(values: Sequence[object]) -> bool:
-    """Return whether an expression stands for a list of objects."""
-    return any(isinstance(value, Several) for value in values)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..target import Target
 from ..torch_names import TorchNames
-from ..tree import dotted_name, walk
+from ..tree import decorator_name, walk
 from .computing import Computing
 from .draft import Draft
 from .index import Index, code_of
@@ -106,7 +106,7 @@ class SpecialFunctions:
         for name, method in methods.items():
             if method is None:
                 raise CannotFollow(f"`{node.name.value}` has no `{name}` of its own", node, 22)
-            names = [_decorator_name(each) for each in method.decorators]
+            names = [decorator_name(each) for each in method.decorators]
             if any("custom_" in each for each in names):
                 continue
             if any(
@@ -141,8 +141,3 @@ def _as_float(node: cst.BaseExpression) -> cst.BaseExpression:
     text = code_of(node)
     simple = isinstance(node, (cst.Name, cst.Attribute, cst.Call, cst.Subscript)) or node.lpar
     return cst.parse_expression(f"{text}.float()" if simple else f"({text}).float()")
-
-
-def _decorator_name(decorator: cst.Decorator) -> str:
-    node = decorator.decorator
-    return dotted_name(node.func if isinstance(node, cst.Call) else node)
