@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+from .errors import CannotConvert
+
 #: what GradScaler's state holds besides scale and tracker, with Apex's fixed values (apex/amp/scaler.py)
 _FACTORS: Mapping[str, Any] = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
 _PREFIX = "loss_scaler"
-
-
-class CannotConvert(ValueError):
-    """The state is neither Apex's nor GradScaler's; the message says what was found."""
 
 
 def scaler_state(state: Mapping[str, Any], index: int = 0) -> dict[str, Any]:

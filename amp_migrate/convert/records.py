@@ -1,0 +1,164 @@
+"""A checkpoint as plain data: what a file holds, without torch, and without the bytes of its tensors.
+
+Opening a file gives a tree of ordinary Python values (dict, OrderedDict, list, tuple, set, numbers, str, bytes, None),
+and of the records below for what only torch, or another package, could build. Layouts map such a tree to another one.
+Writing a tree copies the bytes of each storage from where they are. So a conversion costs what a copy costs, nothing in
+a file is executed, and everything that no layout touches comes out as it went in.
+
+Identity carries meaning, as it does in pickle: one ``Storage`` in two tensors is a shared storage, one ``Tensor`` (or
+one list) at two places is one object. Records therefore compare by identity (``eq=False``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Optional, Tuple, Union
+
+from .errors import CannotConvert
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """Bytes in a file, as they are on the disk: ``length`` bytes from ``offset``.
+
+    ``crc32`` is known when a zip file's directory says it, so that copying needn't compute it again.
+    """
+
+    path: Path
+    offset: int
+    length: int
+    crc32: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Inline:
+    """Bytes made by the conversion (a new ``step``), little endian."""
+
+    data: bytes = field(repr=False)
+
+
+#: where the bytes of a storage come from; ``Any`` stands for a live torch storage (see ``live.py``)
+Source = Union[FileRange, Inline, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Storage:
+    """A storage: ``numel`` elements of ``dtype`` ("float32", as torch spells it), saved from ``location``.
+
+    ``big_endian``: the bytes were written on a big-endian machine.
+    """
+
+    dtype: str
+    numel: int
+    location: str
+    source: Source = field(repr=False)
+    big_endian: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A strided tensor: a view of a storage. Offset and strides count elements, not bytes.
+
+    ``parameter``: it was an ``nn.Parameter``. ``extra`` holds what torch saves beside these (metadata such as the
+    conjugate bit), carried as it is.
+    """
+
+    storage: Storage
+    offset: int
+    shape: Tuple[int, ...]
+    stride: Tuple[int, ...]
+    requires_grad: bool = False
+    parameter: bool = False
+    extra: Any = None
+    #: dtype of the view where it isn't the storage's (``torch._utils._rebuild_tensor_v3``)
+    view_dtype: Optional[str] = None
+
+    @property
+    def dtype(self) -> str:
+        return self.view_dtype or self.storage.dtype
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def is_contiguous(self) -> bool:
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.stride)):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+    def detached(self) -> Tensor:
+        """The same values as a plain tensor, as they stand in a model's state dict."""
+        if not (self.requires_grad or self.parameter):
+            return self
+        return dataclasses.replace(self, requires_grad=False, parameter=False)
+
+    def part(self, start: int, shape: Tuple[int, ...]) -> Tensor:
+        """Elements from ``start`` on of a contiguous tensor, as a contiguous tensor of ``shape`` that shares storage."""
+        view = dataclasses.replace(self, shape=shape, stride=contiguous_stride(shape), offset=self.offset + start)
+        if not self.is_contiguous or start < 0 or start + view.numel > self.numel:
+            raise CannotConvert(f"can't take {shape} from element {start} on of a tensor of shape {self.shape}")
+        return view
+
+
+@dataclass(frozen=True)
+class Global:
+    """A class or function that the file names, standing by itself: ``module.name``."""
+
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """The value of ``function(*args)``, carried as it is: a torch function that the table allows.
+
+    For what torch builds by itself and no layout looks into: ``torch.Size``, ``torch.device``, sparse and quantized
+    tensors (``torch._utils._rebuild_sparse_tensor`` …). ``function`` is one that ``torch.load(weights_only=True)`` takes.
+    """
+
+    function: Global
+    args: Tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class PickledObject:
+    """An instance of a class that isn't built: ``cls(*args)``, then what the pickle set on it.
+
+    ``state`` is what ``__setstate__`` would have got (for most classes the ``__dict__``). ``items`` are what was
+    appended or set by key. Not frozen, for a pickle may refer to an object inside its own state.
+    """
+
+    cls: Global
+    args: Tuple[Any, ...] = ()
+    kwargs: Optional[dict[str, Any]] = None
+    state: Any = None
+    list_items: list[Any] = field(default_factory=list)
+    dict_items: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The instance's attributes, as far as the state tells."""
+        state = self.state[0] if isinstance(self.state, tuple) and self.state else self.state
+        return state if isinstance(state, dict) else {}
+
+
+def contiguous_stride(shape: Tuple[int, ...]) -> Tuple[int, ...]:
+    """Strides, in elements, of a contiguous tensor (torch counts a size of 0 as 1 here)."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
