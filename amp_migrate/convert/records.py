@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Union
 
 from .errors import CannotConvert
 
@@ -29,7 +29,7 @@ class FileRange:
     path: Path
     offset: int
     length: int
-    crc32: Optional[int] = None
+    crc32: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,13 @@ class Tensor:
 
     storage: Storage
     offset: int
-    shape: Tuple[int, ...]
-    stride: Tuple[int, ...]
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
     requires_grad: bool = False
     parameter: bool = False
     extra: Any = None
     #: dtype of the view where it isn't the storage's (``torch._utils._rebuild_tensor_v3``)
-    view_dtype: Optional[str] = None
+    view_dtype: str | None = None
 
     @property
     def dtype(self) -> str:
@@ -101,8 +101,8 @@ class Tensor:
             return self
         return dataclasses.replace(self, requires_grad=False, parameter=False)
 
-    def part(self, start: int, shape: Tuple[int, ...]) -> Tensor:
-        """Elements from ``start`` on of a contiguous tensor, as a contiguous tensor of ``shape`` that shares storage."""
+    def part(self, start: int, shape: tuple[int, ...]) -> Tensor:
+        """Elements from ``start`` on of a contiguous tensor, as a contiguous ``shape`` that shares storage."""
         view = dataclasses.replace(self, shape=shape, stride=contiguous_stride(shape), offset=self.offset + start)
         if not self.is_contiguous or start < 0 or start + view.numel > self.numel:
             raise CannotConvert(f"can't take {shape} from element {start} on of a tensor of shape {self.shape}")
@@ -124,12 +124,12 @@ class Global:
 class Call:
     """The value of ``function(*args)``, carried as it is: a torch function that the table allows.
 
-    For what torch builds by itself and no layout looks into: ``torch.Size``, ``torch.device``, sparse and quantized
-    tensors (``torch._utils._rebuild_sparse_tensor`` …). ``function`` is one that ``torch.load(weights_only=True)`` takes.
+    For what torch builds by itself and no layout looks into: ``torch.Size``, ``torch.device``, sparse and
+    quantized tensors (``torch._utils._rebuild_sparse_tensor`` …). ``torch.load(weights_only=True)`` takes ``function``.
     """
 
     function: Global
-    args: Tuple[Any, ...]
+    args: tuple[Any, ...]
 
 
 @dataclass(eq=False)
@@ -141,8 +141,8 @@ class PickledObject:
     """
 
     cls: Global
-    args: Tuple[Any, ...] = ()
-    kwargs: Optional[dict[str, Any]] = None
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] | None = None
     state: Any = None
     list_items: list[Any] = field(default_factory=list)
     dict_items: dict[Any, Any] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class PickledObject:
         return state if isinstance(state, dict) else {}
 
 
-def contiguous_stride(shape: Tuple[int, ...]) -> Tuple[int, ...]:
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides, in elements, of a contiguous tensor (torch counts a size of 0 as 1 here)."""
     strides: list[int] = []
     step = 1
