@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from ..tree import walk
+from .defaults import Defaults
 from .index import code_of
-from .options import option_calls, text_of
-from .signatures import keyword_argument
+from .options import text_of
 from .sites import CannotFollow, Initialize, initialize_keyword
 from .solve import Solved
 
@@ -104,85 +103,19 @@ def _number(node: cst.BaseExpression) -> float:
 
 def _default_of(node: cst.BaseExpression, solved: Solved) -> str | None:
     """Return the level that ``node`` has if nobody chooses another one."""
+    defaults = Defaults(solved)
     if isinstance(node, cst.FormattedString) and len(node.parts) == 2:
         first, second = node.parts
         if isinstance(first, cst.FormattedStringText) and isinstance(second, cst.FormattedStringExpression):
-            digit = _default_text(second.expression, solved)
-            return _as_level(first.value + digit) if digit is not None else None
+            return _as_level(first.value, defaults.text(second.expression))
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
-        prefix, suffix = text_of(node.left), node.right
+        suffix = node.right
         if isinstance(suffix, cst.Call) and len(suffix.args) == 1:
             suffix = suffix.args[0].value
-        digit = _default_text(suffix, solved)
-        return _as_level(prefix + digit) if prefix is not None and digit is not None else None
-    text = _default_text(node, solved)
-    return None if text is None else _as_level(text)
+        return _as_level(text_of(node.left), defaults.text(suffix))
+    return _as_level("", defaults.text(node))
 
 
-def _as_level(text: str) -> str | None:
-    return text if text in _LEVELS else None
-
-
-def _default_text(node: cst.BaseExpression, solved: Solved) -> str | None:
-    if isinstance(node, cst.Attribute):
-        return _argparse_default(node.attr.value, solved) or _field_default(node, solved)
-    if isinstance(node, cst.Name):
-        return _name_default(node, solved)
-    return None
-
-
-def _argparse_default(destination: str, solved: Solved) -> str | None:
-    for call in option_calls(solved.index.module, destination):
-        return _literal(keyword_argument(call, "default"))
-    return None
-
-
-def _field_default(node: cst.Attribute, solved: Solved) -> str | None:
-    for key in solved.keys(node):
-        for stored in _stores(key, solved):
-            return _literal(stored) or (_default_text(stored, solved) if isinstance(stored, cst.Name) else None)
-    return None
-
-
-def _stores(key: object, solved: Solved) -> list[cst.BaseExpression]:
-    found = []
-    for node in walk(solved.index.module):
-        if isinstance(node, cst.Assign):
-            for target in node.targets:
-                if isinstance(target.target, cst.Attribute) and key in solved.keys(target.target):
-                    found.append(node.value)
-    return found
-
-
-def _name_default(node: cst.Name, solved: Solved) -> str | None:
-    scope = solved.index.scope(node)
-    for binder in solved.names.binders(node.value, scope):
-        if isinstance(binder, cst.Param):
-            return _passed(binder, solved)
-        statement = solved.index.parent.get(solved.index.parent.get(binder, binder))
-        if isinstance(statement, cst.Assign):
-            return _literal(statement.value) or (
-                _default_text(statement.value, solved) if isinstance(statement.value, cst.Attribute) else None
-            )
-    return None
-
-
-def _passed(param: cst.Param, solved: Solved) -> str | None:
-    """Return what all callers pass for ``param``; its default where none does, None where they differ."""
-    function = solved.index.parent.get(solved.index.parent.get(param, param))
-    if not isinstance(function, cst.FunctionDef):
-        return None
-    found: set[str | None] = set()
-    for call in solved.calls.get(function, ()):
-        bound = dict(solved.functions_of(call)).get(function, False)
-        given = dict(solved.arguments(call, function, bound)).get(param, param.default)
-        found.add(_literal(given) or (_default_text(given, solved) if isinstance(given, cst.Attribute) else None))
-    if not found:
-        return _literal(param.default)
-    return found.pop() if len(found) == 1 else None
-
-
-def _literal(node: cst.BaseExpression | None) -> str | None:
-    if isinstance(node, cst.Integer):
-        return node.value
-    return text_of(node)
+def _as_level(prefix: str | None, rest: str | None) -> str | None:
+    level = None if prefix is None or rest is None else prefix + rest
+    return level if level in _LEVELS else None
