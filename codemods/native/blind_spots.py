@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import decorator_name, walk
+from ..tree import walk
 from .decide import Facts
+from .decorators import runs_as_written
 from .freezing import check_freezing
 from .index import code_of
 from .loop import Loop
@@ -13,16 +14,6 @@ from .sites import CannotFollow
 from .states import Event
 from .values import Apex, Imported, Instance, Made
 
-_TRANSPARENT = {
-    "staticmethod",
-    "classmethod",
-    "abstractmethod",
-    "abc.abstractmethod",
-    "torch.no_grad",
-    "torch.enable_grad",
-    "typing.no_type_check",
-    "override",
-}
 _RUN_BY_A_CALL = {"__init__", "__call__"}
 
 
@@ -114,7 +105,7 @@ def _check_function(function: cst.FunctionDef, facts: Facts) -> None:
     if function in facts.solved.handed_on and not whole:
         raise CannotFollow(f"`{name}` is handed on as a value, so when it runs can't be seen", function, 26)
     for decorator in function.decorators:
-        if decorator_name(decorator) not in _TRANSPARENT:
+        if not runs_as_written(decorator, facts.solved):
             raise CannotFollow(f"`{name}` is decorated, so what runs when it's called can't be seen", function, 26)
     if name.startswith("__") and name.endswith("__") and name not in _RUN_BY_A_CALL:
         raise CannotFollow(f"`{name}` steps, or reads or clears gradients, and Python runs it by itself", function, 26)

@@ -159,7 +159,10 @@ class Computing:
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "step":
             return False
         makers = [value.call for value in self.solved.of(call.func.value) if isinstance(value, Made)]
-        paths = [v.path for maker in makers for v in self.solved.of(maker.func) if isinstance(v, Imported)]
+        made_by = [value for maker in makers for value in self.solved.of(maker.func)]
+        if any(isinstance(v, ClassValue) and self.solved.own_optimizers.is_one(v.node) for v in made_by):
+            return True
+        paths = [value.path for value in made_by if isinstance(value, Imported)]
         return any(path.startswith("torch.optim.") and "lr_scheduler" not in path for path in paths)
 
     def _stores_data(self, node: cst.Assign | cst.AugAssign) -> bool:
@@ -192,7 +195,7 @@ class Computing:
         """Return whether ``node`` is a parameter: the variable of a loop over parameters, or ``x.weight``."""
         while isinstance(node, (cst.Attribute, cst.Subscript)):
             if isinstance(node, cst.Attribute) and node.attr.value in ("weight", "bias", "data"):
-                return True
+                return node.attr.value != "data" or not self._is_own_field(node)
             if isinstance(node, cst.Attribute) and node.attr.value == "grad":
                 return False
             node = node.value
@@ -204,6 +207,11 @@ class Computing:
             if isinstance(outer, cst.FunctionDef):
                 return False
         return False
+
+    def _is_own_field(self, node: cst.Attribute) -> bool:
+        """Return whether ``node`` is a field of an object that is no tensor, such as ``self.data`` of a buffer."""
+        values = self.solved.of(node.value)
+        return bool(values) and all(isinstance(v, Instance) and not _is_tensor_class(v.node) for v in values)
 
     def _is_of_model(self, node: cst.BaseExpression) -> bool:
         """Return whether ``node`` is an attribute of a model: ``model.kernel.data``. Not a gradient."""
@@ -223,6 +231,10 @@ class Computing:
             name = function.name.value
             self._weights[function] = name not in ("reset_parameters",) and self.changes_weights(function.body)
         return self._weights[function]
+
+
+def _is_tensor_class(node: cst.ClassDef) -> bool:
+    return any(_name(base.value) in ("Parameter", "Tensor", "Buffer") for base in node.bases)
 
 
 def _name(node: cst.BaseExpression) -> str:

@@ -289,10 +289,23 @@ def _follows(query: Atom, facts: list[Atom]) -> bool | None:
         return True
     if query.negated() in facts:
         return False
+    if any(_excludes(fact, query) for fact in facts):
+        return query.op == "!="
     known = [fact for fact in facts if fact.left == query.left and fact.op and fact.number is not None]
     if query.number is None or not query.op or not known:
         return None
     return _over_samples(query, known)
+
+
+def _excludes(fact: Atom, query: Atom) -> bool:
+    """What is one string isn't another one."""
+    if fact.left != query.left or fact.op != "==" or query.op not in ("==", "!="):
+        return False
+    return _is_text(fact.right) and _is_text(query.right) and fact.right.strip("\"'") != query.right.strip("\"'")
+
+
+def _is_text(text: str) -> bool:
+    return len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and "\\" not in text
 
 
 def _over_samples(query: Atom, known: list[Atom]) -> bool | None:

@@ -8,6 +8,7 @@ from ..tree import walk
 from .collapse import Branches, Pair
 from .decide import Decision, Facts, is_bfloat16
 from .draft import Draft
+from .events import reduced
 from .index import Index, code_of
 from .initialization import Initialization
 from .schedules import guard_schedules
@@ -153,15 +154,13 @@ class Emitter:
         )
 
     def _is_receiver(self, use: cst.Name) -> bool:
-        parent = self.index.parent.get(use)
-        call = self.index.parent.get(parent) if parent is not None else None
-        return (
-            isinstance(parent, cst.Attribute)
-            and parent.value is use
-            and parent.attr.value == "backward"
-            and isinstance(call, cst.Call)
-            and call.func is parent
-        )
+        for call in self.index.ancestors(use):
+            if isinstance(call, cst.Call):
+                if isinstance(call.func, cst.Attribute) and call.func.attr.value == "backward":
+                    return reduced(call.func.value) is use
+            elif not isinstance(call, cst.Attribute):
+                return False
+        return False
 
     def _scaled(self, loss: cst.BaseExpression, number: int, function: cst.FunctionDef | None) -> cst.BaseExpression:
         if self.decision.is_plain or is_bfloat16(self.facts.target):

@@ -73,7 +73,7 @@ class Events:
         self._models = models
         self._inside = {each for model in self._models for each in reach.inside(model)}
         for node in walk(self.index.module):
-            found = self._happenings(node)
+            found = [] if self._is_in_optimizer(node) else self._happenings(node)
             if found:
                 self.at[node] = found
 
@@ -91,6 +91,13 @@ class Events:
             if site is not None and site.alias == name:
                 return site
         return None
+
+    def _is_in_optimizer(self, node: cst.CSTNode) -> bool:
+        """Return whether ``node`` is code of an optimizer of this file: what it does with gradients is its step."""
+        if not isinstance(node, (cst.Call, cst.Attribute)):
+            return False
+        owner = self.index.class_of(self.index.function(node))
+        return owner is not None and self.solved.own_optimizers.is_one(owner)
 
     # -- one node ------------------------------------------------------------------------------------------------
 
@@ -153,8 +160,9 @@ class Events:
         return self._unknown(call, name)
 
     def _backward(self, call: cst.Call, func: cst.Attribute) -> list[Happening]:
-        if isinstance(func.value, cst.Name):
-            site = self.site_of(call, func.value.value)
+        receiver = reduced(func.value)
+        if isinstance(receiver, cst.Name):
+            site = self.site_of(call, receiver.value)
             if site is not None:
                 return [Happening(Event.SCALED_BACKWARD, call, site.entities, site)]
         if self.optimizer(func.value) is not None:
@@ -318,6 +326,15 @@ class Events:
 
     def _is_master_params(self, call: cst.Call) -> bool:
         return any(isinstance(v, Apex) and v.path.endswith("master_params") for v in self.solved.of(call.func))
+
+
+def reduced(node: cst.BaseExpression) -> cst.BaseExpression:
+    """Return ``loss`` of ``loss.mean()`` and ``loss.sum()``: what DataParallel gathers has a loss for each GPU."""
+    while isinstance(node, cst.Call) and not node.args and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value not in ("mean", "sum"):
+            break
+        node = node.func.value
+    return node
 
 
 def _reads_grad_by_name(call: cst.Call) -> bool:

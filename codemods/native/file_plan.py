@@ -36,7 +36,7 @@ from .slices import Slices
 from .solve import Solved
 from .special_functions import SpecialFunctions
 from .spelling import AUTOCAST_ANY_DEVICE, Spelling
-from .values import Imported, Made
+from .values import ClassValue, Imported, Made
 
 if TYPE_CHECKING:
     from ..source_file import SourceFile
@@ -158,6 +158,8 @@ class _Planner:
                     name = value.path.rpartition(".")[2]
                     if name[:1].isupper() and "lr_scheduler" not in value.path and "swa" not in value.path:
                         yield Entity(self.objects.leader(Made(call)), name)
+                elif isinstance(value, ClassValue) and self.solved.own_optimizers.is_one(value.node):
+                    yield Entity(self.objects.leader(Made(call)), value.node.name.value)
 
     @staticmethod
     def _models_of(init: Initialize) -> list[cst.BaseExpression]:

@@ -37,7 +37,7 @@ class Initialization:
         """Write the scaler and take ``amp.initialize`` out."""
         for site in self.decision.loop.initialize:
             self.draft.converted.add(site.call.func)
-            take_out(site, self.draft)
+            take_out(site, self.draft, self._returned_beside(site))
         self._state()
         if self._has_scaler:
             self._create()
@@ -193,13 +193,19 @@ class Initialization:
             equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
             self.draft.append("AMP109", call, cst.Arg(cst.parse_expression(value), cst.Name(name), equal))
 
+    def _returned_beside(self, site: Initialize) -> tuple[str, ...]:
+        """Return what stands beside models and optimizers where the result of ``amp.initialize`` is returned."""
+        builder = self.decision.placement.builder
+        return tuple(self.names) if builder is not None and builder.returned is site.call and self._has_scaler else ()
+
     def _return(self) -> None:
         """A function that only builds model and optimizer returns the scaler beside them."""
         builder = self.decision.placement.builder
         if builder is None:
             return
         for number, name in enumerate(self.names):
-            self.draft.append("AMP109", builder.returned, cst.Element(cst.Name(name)))
+            if isinstance(builder.returned, cst.Tuple):
+                self.draft.append("AMP109", builder.returned, cst.Element(cst.Name(name)))
             for target in builder.targets:
                 caller = self.index.function(target)
                 self.draft.append("AMP109", target, cst.Element(cst.parse_expression(self.scaler(number, caller))))

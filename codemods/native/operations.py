@@ -14,17 +14,18 @@ def words(text: str) -> frozenset[str]:
 #: methods and functions whose result doesn't depend on whether autocast is on
 NEUTRAL = words(
     """
-    abs add add_ add_scalar all any append argmax argmin argsort barrier bernoulli_ bool ceil chunk clamp clamp_
-    clone contiguous copy copy_ cpu cuda data debug deepcopy detach dict dim div div_ double enumerate eq error
-    eval expand expand_as extend fill_ flatten flip float floor flush format gather ge get get_last_lr getattr
-    gt half hasattr id index_select info int is_available is_cuda isfinite isinf isinstance isnan item items
-    iter join keys le len list log_metrics long lt manual_seed masked_fill masked_fill_ masked_select max mean
-    min mul mul_ named_parameters narrow ne neg new_full new_ones new_tensor new_zeros next nonzero normal_
-    numel numpy parameters perf_counter permute pin_memory pop print random_ range record_function repeat
-    repeat_interleave repr requires_grad_ reshape retain_grad reversed roll round scatter scatter_ set
-    set_description set_epoch set_postfix share_memory_ sign size sort sorted split squeeze squeeze_ state_dict
-    step str sub sub_ t time to tolist topk train transpose tuple type type_as unbind uniform_ unsqueeze
-    unsqueeze_ update values view view_as warning write xpu zero_ zero_grad zip
+    abs add add_ add_module add_scalar all any append argmax argmin argsort barrier bernoulli_ bool ceil children
+    chunk clamp clamp_ clone contiguous copy copy_ cpu cuda data debug deepcopy detach dict dim div div_ double
+    enumerate eq error eval expand expand_as extend fill_ flatten flip float floor flush format gather ge get
+    get_last_lr getattr gt half hasattr id index_select info int is_available is_cuda isfinite isinf isinstance
+    isnan item items iter join keys le len list log_metrics long lt manual_seed masked_fill masked_fill_
+    masked_select max mean min modules mul mul_ named_children named_modules named_parameters narrow ne neg new_full
+    new_ones new_tensor new_zeros next nonzero normal_ numel numpy parameters perf_counter permute pin_memory pop
+    print random_ range record_function register_buffer register_forward_hook register_forward_pre_hook
+    register_module register_parameter remove repeat repeat_interleave repr requires_grad_ reshape retain_grad
+    reversed roll round scatter scatter_ set set_description set_epoch set_postfix share_memory_ sign size sort
+    sorted split squeeze squeeze_ state_dict step str sub sub_ t time to tolist topk train transpose tuple type
+    type_as unbind uniform_ unsqueeze unsqueeze_ update values view view_as warning write xpu zero_ zero_grad zip
     """
 )
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ..tree import decorator_name, dotted_name, walk
+from ..tree import dotted_name, walk
+from .decorators import passes_arguments_on
 from .index import Index
+from .known_calls import INITIALIZE
+from .signatures import call_argument
 from .sites import CannotFollow
 from .solve import Solved
-from .values import Partial
-
-_HARMLESS_DECORATORS = {"staticmethod", "classmethod", "torch.no_grad", "torch.enable_grad"}
+from .values import Apex, Partial
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,12 @@ class Builder:
 
     Args:
         function: the function.
-        returned: the tuple that it returns.
+        returned: the tuple that it returns, or the call of ``amp.initialize`` whose result it returns.
         targets: what its callers assign the result to.
     """
 
     function: cst.FunctionDef
-    returned: cst.Tuple
+    returned: cst.Tuple | cst.Call
     targets: tuple[cst.Tuple, ...]
 
 
@@ -84,16 +85,26 @@ class Placing:
         returned = returns[0].value if len(returns) == 1 else None
         calls = self.solved.calls.get(home, set())
         callers = {self.index.function(call) for call in calls}
-        if not isinstance(returned, cst.Tuple) or len(callers) != 1:
+        size = self._size(returned)
+        if not isinstance(returned, (cst.Tuple, cst.Call)) or not size or len(callers) != 1:
             return None, None
         targets = []
         for call in sorted(calls, key=lambda each: self.index.order[each]):
             line = self.index.parent[call]
             target = line.targets[0].target if isinstance(line, cst.Assign) and len(line.targets) == 1 else None
-            if not isinstance(target, cst.Tuple) or len(target.elements) != len(returned.elements):
+            if not isinstance(target, cst.Tuple) or len(target.elements) != size:
                 return None, None
             targets.append(target)
         return Builder(home, returned, tuple(targets)), callers.pop()
+
+    def _size(self, returned: cst.BaseExpression | None) -> int:
+        """Return how many values a builder returns; 0 for what isn't seen to be a tuple."""
+        if isinstance(returned, cst.Tuple):
+            return len(returned.elements)
+        if not isinstance(returned, cst.Call):
+            return 0
+        paths = {f"apex.{v.path}" for v in self.solved.of(returned.func) if isinstance(v, Apex)}
+        return 2 if paths & INITIALIZE and call_argument(returned, 1, "optimizers") is not None else 0
 
     def _place(self, home: cst.FunctionDef | None, users: set[cst.FunctionDef | None]) -> Placement:
         placement = Placement(home)
@@ -165,7 +176,7 @@ class Placing:
             raise CannotFollow(f"nothing in this file that initializes amp calls `{name}`", user, 26)
         if name.startswith("__") or len(self.solved.classes.overrides(user)) > 1:
             raise CannotFollow(f"`{name}` is overridden or special, so it can't get a scaler as a parameter", user, 26)
-        if any(decorator_name(each) not in _HARMLESS_DECORATORS for each in user.decorators):
+        if any(not passes_arguments_on(each, self.solved) for each in user.decorators):
             raise CannotFollow(f"`{name}` is decorated, so it can't get a scaler as a parameter", user, 26)
         placement.available.add(user)
         placement.parameters.append(user)

@@ -83,7 +83,10 @@ class Reach:
     def _is_class(self, call: cst.Call) -> bool:
         """Return whether a call looks like that of an optimizer's class: imported, and capitalised."""
         imported = [value.path for value in self.solved.of(call.func) if isinstance(value, (Imported, Apex))]
-        return any(path.rpartition(".")[2][:1].isupper() and "optim" in path.lower() for path in imported)
+        if any(path.rpartition(".")[2][:1].isupper() and "optim" in path.lower() for path in imported):
+            return True
+        own = [value.node for value in self.solved.of(call.func) if isinstance(value, ClassValue)]
+        return any(self.solved.own_optimizers.is_one(each) for each in own)
 
     def makers(self, optimizer: Entity) -> list[cst.Call]:
         """Return the calls that make ``optimizer``."""

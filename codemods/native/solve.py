@@ -17,6 +17,7 @@ from ..tree import dotted_name, walk
 from .classes import Classes, is_static
 from .index import Index
 from .known_calls import INITIALIZE, SAME_OBJECT, WRAPPERS
+from .own_optimizers import OwnOptimizers
 from .signatures import bound_arguments, call_argument
 from .values import (
     OBJECTS,
@@ -46,6 +47,7 @@ class Solved:
         self.index = index
         self.names = names
         self.classes = Classes(index)
+        self.own_optimizers = OwnOptimizers(self)
         #: function → the calls that can run it
         self.calls: dict[cst.FunctionDef, set[cst.Call]] = defaultdict(set)
         #: functions that are handed on as values, so that they can be called from anywhere
@@ -349,7 +351,8 @@ class Solved:
             if isinstance(value, (Apex, Imported)):
                 found |= self._library_call(call, value)
             elif isinstance(value, ClassValue):
-                found.add(Instance(value.node, call))
+                is_optimizer = self.own_optimizers.is_one(value.node)
+                found.add(Made(call) if is_optimizer else Instance(value.node, call))
             elif isinstance(value, (FunctionValue, Partial)):
                 found |= self._returned(call, value)
         return frozenset(found or {Made(call)})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Iterator, Sequence
 
 import libcst as cst
 
@@ -14,21 +14,26 @@ from .spelling import statement
 _CODE = "AMP101"
 
 
-def take_out(site: Initialize, draft: Draft) -> None:
-    """Write what stays of the statement with ``site``: native AMP returns the same objects that it got."""
+def take_out(site: Initialize, draft: Draft, beside: Sequence[str] = ()) -> None:
+    """Write what stays of the statement with ``site``: native AMP returns the same objects that it got.
+
+    ``beside`` are names of what is returned with them.
+    """
     line = site.statement
     if isinstance(line, cst.Expr) and line.value is site.call:
         draft.remove(_CODE, line)
     elif isinstance(line, cst.Assign) and line.value is site.call and len(line.targets) == 1:
         _assignment(site, line, line.targets[0].target, draft)
     else:
-        draft.replace(_CODE, site.call, _result(site))
+        draft.replace(_CODE, site.call, _result(site, beside))
 
 
-def _result(site: Initialize) -> cst.BaseExpression:
+def _result(site: Initialize, beside: Sequence[str] = ()) -> cst.BaseExpression:
     if site.optimizers is None:
         return site.models
-    return cst.Tuple([cst.Element(site.models), cst.Element(site.optimizers)])
+    is_returned = isinstance(site.statement, cst.Return) and site.statement.value is site.call
+    parts = [site.models, site.optimizers, *map(cst.Name, beside)]
+    return cst.Tuple([cst.Element(each) for each in parts], *(([], []) if is_returned else ()))
 
 
 def _assignment(site: Initialize, line: cst.Assign, target: cst.BaseExpression, draft: Draft) -> None:

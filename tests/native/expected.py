@@ -142,6 +142,13 @@ EXPECTED = {
     "metrics_after_step": _native(20, same_output=False, same_traces=False, silent_regions=2),
     "norm_after_step": _native(15),
     "pseudo_labels": _native(23, bitwise=False),
+    "replay_buffer": _native(19),
+    "feature_hook": _native(20),
+    "timed_train": _native(26),
+    "optimizer_class": _native(8),
+    "loss_vector": _native(24),
+    "returned_initialize": _native(26),
+    "precision_mode": _native(27),
     # the rules leave a choice
     "out_of_memory": _either(3, 7, spared=(11,)),
     "custom_matmul": _either(22),
