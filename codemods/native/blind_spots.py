@@ -5,12 +5,12 @@ from __future__ import annotations
 import libcst as cst
 
 from ..tree import walk
-from .decide import Facts
+from .decision import Facts
 from .decorators import runs_as_written
 from .freezing import check_freezing
 from .index import code_of
 from .loop import Loop
-from .sites import CannotFollow
+from .problem import CannotFollow
 from .states import Event
 from .values import Apex, Imported, Instance, Made
 

@@ -2,82 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Sequence
 
 import libcst as cst
 
 from ..findings import Level
-from ..target import BFLOAT16, Target
-from ..tree import walk
-from .conditions import Atom, Conditions
-from .delays import check_delay
-from .events import Events
+from .checks import (
+    check_delays,
+    check_gradients,
+    check_half,
+    check_initialize,
+    check_members,
+    check_run,
+    check_scales,
+    check_touches,
+    check_wrappers,
+)
+from .conditions import Atom
+from .decision import Decision, Facts, NeedsReview, Review
 from .flags import check_flags
 from .flow import Flow
-from .guards import Guard, guard_of
-from .index import Index, code_of
-from .kinds import Kinds
-from .levels import LossScale, OptLevel, loss_scale, opt_level
+from .guards import guard_of
+from .index import code_of
+from .levels import OptLevel, loss_scale, opt_level
 from .loop import Loop
+from .loss_scales import ScaleRead
 from .model_calls import ModelCalls
 from .objects import Entity
 from .paths import Findings, Setup
 from .placement import Placement, Placing
-from .regions import Region, Regions
-from .sites import CannotFollow
-from .slices import Slice, Slices
-from .solve import Solved
+from .problem import CannotFollow
+from .regions import Region
+from .slices import Slice
 from .states import Gradients
 from .values import Instance, Value
-
-
-@dataclass(frozen=True)
-class Review:
-    """A reason why a native program would be different: what changes, and where."""
-
-    why: str
-    node: cst.CSTNode
-
-
-@dataclass
-class Decision:
-    """A native program for one loop, as facts for the emitter."""
-
-    loop: Loop
-    guard: Guard
-    level: OptLevel
-    scale: LossScale
-    scaler_of: dict[object, int]
-    flow: Findings
-    regions: list[Region]
-    placement: Placement
-    facts: tuple[Atom, ...]
-    reviews: list[Review] = field(default_factory=list)
-    is_conditional: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing of amp is on: opt level O0."""
-        return self.level.name == "O0" and self.level.expression is None
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What is known of a file, shared by its loops."""
-
-    index: Index
-    solved: Solved
-    events: Events
-    kinds: Kinds
-    slices: Slices
-    regions: Regions
-    conditions: Conditions
-    target: Target
-    optimizers: tuple[Entity, ...]
-    #: optimizers that were never given to amp
-    others: tuple[Entity, ...]
-    entry_points: tuple[cst.FunctionDef, ...]
 
 
 def decide(loop: Loop, facts: Facts) -> Decision:
@@ -88,10 +47,10 @@ def decide(loop: Loop, facts: Facts) -> Decision:
     if not loop.initialize:
         raise CannotFollow("this file doesn't initialize amp for it", loop.first)
     init = loop.initialize[0]
-    _check_initialize(loop, facts)
+    check_initialize(loop, facts)
     if init.optimizers is None or not loop.blocks:
         raise CannotFollow("no loss is scaled here, so the model only infers", init.call, 25)
-    _check_members(loop)
+    check_members(loop)
     level = opt_level(init, facts.solved)
     reviews = _level_reviews(level, init.call)
     is_off_by_default = level.expression is not None and level.name in (None, "O0")
@@ -106,13 +65,18 @@ def decide(loop: Loop, facts: Facts) -> Decision:
     if level.name == "O0" and level.expression is None:
         if scale.static != 1.0:
             raise CannotFollow("opt level O0 with a loss scale", init.call, 6)
+        if loop.scales:
+            raise CannotFollow(
+                "a loss scale is asked for, and at O0 the native program has none", loop.scales[0].node, 6
+            )
         return Decision(loop, guard, level, scale, {}, Findings(), [], Placement(init.function), world, [])
     scaler_of = _scalers(loop, reviews)
     findings = _run(loop, scaler_of, world, facts)
-    _check_gradients(loop, facts)
-    _check_delays(loop, findings, facts)
-    _check_touches(loop, findings, facts)
-    _check_wrappers(loop, findings, facts)
+    check_gradients(loop, facts)
+    check_delays(loop, findings, facts)
+    check_touches(loop, findings, facts)
+    check_wrappers(loop, findings, facts)
+    check_scales(loop, findings, scaler_of, facts)
     regions = facts.regions.of(_losses(loop, findings, facts))
     if facts.target.autocast_eval:
         regions += [each for each in facts.regions.evaluation() if not _overlaps(each, regions, facts)]
@@ -126,41 +90,10 @@ def decide(loop: Loop, facts: Facts) -> Decision:
         loop, guard, level, scale, scaler_of, findings, regions, placement, world, reviews, is_conditional
     )
     if level.name in ("O2", "O3"):
-        _check_half(loop, findings, facts)
+        check_half(loop, findings, facts)
     if reviews and facts.target.level is not Level.REVIEW:
         raise NeedsReview(reviews)
     return decision
-
-
-class NeedsReview(Exception):
-    """The loop can be native, but would train differently; ``--level review`` is needed."""
-
-    def __init__(self, reviews: Sequence[Review]) -> None:
-        super().__init__("; ".join(each.why for each in reviews))
-        self.reviews = tuple(reviews)
-
-
-def _check_initialize(loop: Loop, facts: Facts) -> None:
-    """Several calls must be equal, in one function and without guards: each then makes the scaler anew."""
-    first = loop.initialize[0]
-    for each in loop.initialize[1:]:
-        guarded = [n for n in facts.index.ancestors(each.call) if isinstance(n, (cst.If, cst.Try))]
-        is_equal = code_of(each.call) == code_of(first.call) and each.function is first.function
-        if not is_equal or any(facts.index.function(n) is each.function for n in guarded):
-            raise CannotFollow("amp is initialized in several places", each.call)
-
-
-def _check_members(loop: Loop) -> None:
-    given = {each.value for init in loop.initialize for each in init.entities}
-    for block in loop.blocks:
-        if len(block.entities) > 1:
-            why = "one loss is scaled for several optimizers: Apex skips all of them on an overflow, GradScaler one"
-            raise CannotFollow(why, block.call, 4)
-        for each in block.entities:
-            if each.value not in given:
-                raise CannotFollow(
-                    f"`{each.name}` isn't one of the optimizers that `amp.initialize` got", block.call, 8
-                )
 
 
 def _level_reviews(level: OptLevel, node: cst.CSTNode) -> list[Review]:
@@ -265,79 +198,13 @@ def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts:
             why = "gradients of a plain backward are read here, and it would have to be scaled"
             mine += [CannotFollow(why, node, 10) for number, node in found.plain_touches if number in numbers]
         if not mine:
-            _check_run(loop, found, facts)
+            check_run(loop, found, facts)
             found.touches = {key: seen for key, seen in found.touches.items() if key[1] in numbers}
             found.steps = {node: n for node, n in found.steps.items() if n in numbers}
             return found
         first = first or mine[0]
     assert first is not None
     raise first
-
-
-def _check_run(loop: Loop, found: Findings, facts: Facts) -> None:
-    for block in loop.blocks:
-        if block.block not in found.blocks:
-            raise CannotFollow("this code is never reached while amp is on, as far as can be seen", block.call)
-    stepped = {facts.optimizers[number].value for number in found.steps.values()}
-    for block in loop.blocks:
-        if any(each.value not in stepped for each in block.entities):
-            raise CannotFollow(f"no step of `{block.entities[0].name}` can be found", block.call, 8)
-
-
-def _check_delays(loop: Loop, found: Findings, facts: Facts) -> None:
-    for block in loop.blocks:
-        value = block.entities[0].value
-        number = next(n for n, each in enumerate(facts.optimizers) if each.value == value)
-        steps = [node for node, n in found.steps.items() if n == number]
-        touches = [anchor for (anchor, n), seen in found.touches.items() if n == number and Gradients.SCALED in seen]
-        check_delay(block, [*steps, *touches], facts.index, facts.conditions)
-
-
-def _check_gradients(loop: Loop, facts: Facts) -> None:
-    """A part of a model may get no gradient in a step: then GradScaler asserts, and Apex did nothing."""
-    for block in loop.blocks:
-        found = facts.slices.of(block.loss, gradients_only=True)
-        for optimizer in block.entities:
-            models = facts.events.reach.models_of(optimizer)
-            if models and not any(each in found.values or _is_always_called(each, found, facts) for each in models):
-                why = f"the loss may leave the parameters of `{optimizer.name}` without a gradient"
-                raise CannotFollow(why, block.call, 5)
-
-
-def _is_always_called(model: Value, found: Slice, facts: Facts) -> bool:
-    """Return whether a function that the loss comes from calls ``model`` whatever it is given."""
-    for function in found.functions:
-        for call in walk(function.body):
-            if not isinstance(call, cst.Call) or not facts.slices.runs(call, {model}):
-                continue
-            branches = (cst.If, cst.IfExp, cst.For, cst.While, cst.Try, cst.BooleanOperation, cst.Lambda)
-            inside = [each for each in facts.index.ancestors(call) if facts.index.holds(function, each)]
-            if not any(isinstance(each, branches) for each in inside):
-                return True
-    return False
-
-
-def _check_wrappers(loop: Loop, found: Findings, facts: Facts) -> None:
-    """A class around an optimizer with a ``step`` of its own: who else calls that can't be seen."""
-    classes = {facts.index.class_of(block.function) for block in loop.blocks}
-    for node in found.steps:
-        function = facts.index.function(node)
-        owner = facts.index.class_of(function)
-        if function is not None and function.name.value == "step" and owner is not None and owner not in classes:
-            raise CannotFollow(f"`{owner.name.value}.step` steps the optimizer inside it", node, 8)
-
-
-def _check_touches(loop: Loop, found: Findings, facts: Facts) -> None:
-    for (anchor, _), seen in found.touches.items():
-        if Gradients.SCALED not in seen:
-            continue
-        if seen & {Gradients.UNSCALED}:
-            raise CannotFollow("on some path the gradients would be unscaled twice here", anchor, 13)
-        others = seen - {Gradients.SCALED}
-        if others:
-            raise CannotFollow(
-                f"on some path there is nothing to unscale here ({next(iter(others)).value})", anchor, 13
-            )
 
 
 def _reached(loss: cst.BaseExpression, facts: Facts) -> frozenset[Entity]:
@@ -404,26 +271,6 @@ def _users(loop: Loop, found: Findings, facts: Facts) -> set[cst.FunctionDef | N
     users |= {facts.index.function(anchor) for (anchor, _), seen in found.touches.items() if Gradients.SCALED in seen}
     users |= {facts.index.function(node) for node in found.scaled_plain}
     users |= {call.function for call in loop.calls if call.name in ("state_dict", "load_state_dict")}
+    users |= {use.function for use in loop.scales if isinstance(use, ScaleRead)}
     users |= {facts.index.function(handler) for handler, _ in found.resets}
     return users
-
-
-def _check_half(loop: Loop, found: Findings, facts: Facts) -> None:
-    """At O2 only loops that touch weights and gradients through ``master_params`` and the optimizer are clean."""
-    for (anchor, _), _seen in found.touches.items():
-        masters = [c for c in loop.calls if c.name == "master_params" and facts.index.holds(anchor, c.call)]
-        if not masters:
-            why = "at O2 the model's gradients aren't those of the master weights, and they are used here"
-            raise CannotFollow(why, anchor, 18)
-    for node in walk(facts.index.module):
-        if isinstance(node, (cst.Call, cst.Assign, cst.AugAssign)) and facts.regions.computing.changes_weights(node):
-            raise CannotFollow(
-                "at O2 the model's weights aren't the master weights, and they are changed here", node, 18
-            )
-        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "half":
-            raise CannotFollow("tensors are made half by hand", node, 25)
-
-
-def is_bfloat16(target: Target) -> bool:
-    """Return whether the native program has no scaler."""
-    return target.dtype == BFLOAT16

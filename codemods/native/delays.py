@@ -8,7 +8,8 @@ import libcst as cst
 
 from .conditions import Atom, Conditions
 from .index import Index
-from .sites import CannotFollow, ScaleLoss
+from .problem import CannotFollow
+from .sites import ScaleLoss
 
 
 def check_delay(block: ScaleLoss, places: Iterable[cst.CSTNode], index: Index, conditions: Conditions) -> None:

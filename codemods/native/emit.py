@@ -6,13 +6,14 @@ import libcst as cst
 
 from ..tree import walk
 from .collapse import Branches, Pair
-from .decide import Decision, Facts, is_bfloat16
+from .decision import Decision, Facts, is_bfloat16
 from .draft import Draft
 from .events import reduced
 from .index import Index, code_of
 from .initialization import Initialization
+from .problem import CannotFollow
 from .schedules import guard_schedules
-from .sites import CannotFollow, ScaleLoss
+from .sites import ScaleLoss
 from .spelling import Spelling, parenthesized, statement, updates
 from .states import Gradients
 

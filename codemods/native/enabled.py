@@ -5,12 +5,12 @@ from __future__ import annotations
 import libcst as cst
 
 from ..tree import walk
-from .decide import Decision, Facts
+from .decision import Decision, Facts
 from .guards import split_test
 from .index import code_of
 from .options import option_calls, text_of
+from .problem import CannotFollow
 from .signatures import keyword_argument
-from .sites import CannotFollow
 
 _PURE_CALLS = {"is_available", "hasattr", "getattr", "len", "isinstance", "bool", "int"}
 

@@ -10,11 +10,13 @@ import libcst as cst
 
 from ..tree import walk
 from .index import Index
+from .loss_scales import ScaleRead
 from .objects import Entity, Objects
 from .operations import BUILTINS, words
+from .problem import CannotFollow
 from .reach import Reach
 from .signatures import call_argument
-from .sites import CannotFollow, ScaleLoss, Sites
+from .sites import ScaleLoss, Sites
 from .solve import Solved
 from .states import Event
 from .values import OBJECTS, Apex, FunctionValue, Imported, Instance, Made, Partial, Value
@@ -68,6 +70,7 @@ class Events:
         self.blocks = {site.block: site for site in sites.scale_loss}
         #: uses of an optimizer that a native rewrite can't follow: (optimizer, problem)
         self.problems: list[tuple[Entity | None, CannotFollow]] = []
+        self._scale_reads = {use.node for use in sites.scales if isinstance(use, ScaleRead)}
         self.at: dict[cst.CSTNode, list[Happening]] = {}
         self.plain_backwards: list[Happening] = []
         self._models = models
@@ -102,6 +105,8 @@ class Events:
     # -- one node ------------------------------------------------------------------------------------------------
 
     def _happenings(self, node: cst.CSTNode) -> list[Happening]:
+        if node in self._scale_reads:
+            return [Happening(Event.SCALE_READ, node)]
         if isinstance(node, cst.Call) and not _reads_grad_by_name(node):
             found = self._call(node)
             made = self.by_value.get(self.objects.leader(Made(node)))

@@ -19,7 +19,8 @@ from .blind_spots import check_blind_spots
 from .cleanup import Cleanup
 from .computing import Computing
 from .conditions import Conditions
-from .decide import Decision, Facts, NeedsReview, decide
+from .decide import decide
+from .decision import Decision, Facts, NeedsReview
 from .draft import Draft
 from .emit import Emitter
 from .events import Events
@@ -29,9 +30,10 @@ from .kinds import Kinds
 from .loop import Loop, loops_of
 from .notes import loop_notes
 from .objects import Entity, Objects
+from .problem import CannotFollow
 from .reach import Reach
 from .regions import Regions
-from .sites import CannotFollow, Initialize, Sites, find_sites
+from .sites import Initialize, Sites, find_sites
 from .slices import Slices
 from .solve import Solved
 from .special_functions import SpecialFunctions
@@ -205,12 +207,14 @@ class _Planner:
             raise self.sites.problems[0]
         if any(site.imported.endswith("*") for site in self.apex):
             raise CannotFollow("names come from Apex by `import *`", loop.first)
+        if len(loops) > 1 and loop.scales:
+            raise CannotFollow("a loss scale is asked for, and the file has several training loops", loop.first, 1)
         if len(loops) > 1 and any(call.entity is None for call in loop.calls):
             raise CannotFollow("amp's state is saved or loaded, and the file has several training loops", loop.first, 9)
         for node, path in self._other_uses():
             raise CannotFollow(f"the file also uses `{path}`, which only the drop-in has", node)
         for node in walk(self.index.module):
-            if isinstance(node, cst.Attribute) and node.attr.value in _PRIVATE:
+            if isinstance(node, cst.Attribute) and node.attr.value in _PRIVATE and not self._is_explained(node, ""):
                 raise CannotFollow(f"the file uses `{node.attr.value}`, what Apex keeps on an optimizer", node)
             if isinstance(node, cst.SimpleString) and node.evaluated_value in _PRIVATE:
                 raise CannotFollow(f"the file asks for {node.value}, what Apex keeps on an optimizer", node)

@@ -10,7 +10,8 @@ from ..tree import walk
 from .guards import Guard
 from .index import Index, code_of
 from .levels import OptLevel
-from .sites import CannotFollow, Initialize
+from .problem import CannotFollow
+from .sites import Initialize
 from .solve import Solved
 
 _WRITES = {"update", "pop", "setdefault", "clear", "__setitem__"}

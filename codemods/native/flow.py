@@ -18,7 +18,8 @@ from .kinds import Kinds
 from .loop_shapes import clears_one, only_clears, runs_at_least_once
 from .objects import Entity
 from .paths import NOWHERE, Findings, Out, Setup, State, States, joined
-from .sites import CannotFollow, ScaleLoss
+from .problem import CannotFollow
+from .sites import ScaleLoss
 from .states import Event, Gradients, Wrong, after
 from .values import ClassValue, FunctionValue, Imported
 
@@ -281,6 +282,11 @@ class Flow:
         event, node = happening.event, happening.node
         if event is Event.TOUCH:
             return self.touch(node, happening.optimizers, states)
+        if event is Event.SCALE_READ:
+            if not self._inside:  # in a block Apex hasn't changed the scale yet
+                seen = {each for state in states for each in enumerate(state.gradients)}
+                self.found.scale_reads.setdefault(node, set()).update(seen)
+            return states
         if event is Event.SCALED_BACKWARD:
             assert happening.site is not None
             return self.backward(happening.site, node, states)

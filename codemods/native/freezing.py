@@ -8,9 +8,10 @@ from typing import Iterator
 import libcst as cst
 
 from ..tree import walk
-from .decide import Facts
+from .decision import Facts
 from .loop import Loop
-from .sites import CannotFollow, ScaleLoss
+from .problem import CannotFollow
+from .sites import ScaleLoss
 from .values import Value
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import libcst as cst
 
 from ..tree import walk
-from .decide import Decision, Facts, is_bfloat16
+from .decision import Decision, Facts, is_bfloat16
 from .draft import Draft
 from .enabled import Enabled
 from .index import Index, code_of
+from .loss_scales import ScaleWrite, scaler_number
 from .placement import is_free
-from .sites import CannotFollow, Initialize
+from .problem import CannotFollow
+from .sites import Initialize
 from .spelling import Spelling, statement
 from .taking_out import take_out
 
@@ -39,6 +41,7 @@ class Initialization:
             self.draft.converted.add(site.call.func)
             take_out(site, self.draft, self._returned_beside(site))
         self._state()
+        self._scales()
         if self._has_scaler:
             self._create()
             self._thread()
@@ -130,6 +133,7 @@ class Initialization:
             return
         parts = [test for test, _ in self.decision.guard.parts]
         level = self.decision.level.expression
+        parts += [use.value for use in self.decision.loop.scales if isinstance(use, ScaleWrite)]
         for name in (each for part in [*parts, *([level] if level is not None else [])] for each in walk(part)):
             parent = self.index.parent.get(name)
             if not isinstance(name, cst.Name) or (isinstance(parent, cst.Attribute) and parent.attr is name):
@@ -139,9 +143,18 @@ class Initialization:
                 raise CannotFollow(f"`{name.value}` is bound under the guard of `amp.initialize`", self.site.call, 27)
 
     def _insert(self, anchor: cst.CSTNode, enabled: cst.BaseExpression | None) -> None:
-        makes = code_of(self.spelling.scaler(enabled, self.decision.scale))
-        lines = [statement(f"{self.scaler(number, self.site.function)} = {makes}") for number in range(len(self.names))]
+        lines = []
+        for number in range(len(self.names)):
+            made = self.spelling.scaler(enabled, self.decision.scale, self._given(number))
+            lines.append(statement(f"{self.scaler(number, self.site.function)} = {code_of(made)}"))
         self.draft.before("AMP101", anchor, *lines)
+
+    def _given(self, number: int) -> dict[str, cst.BaseExpression]:
+        """Return what the program sets on the loss scaler right behind ``amp.initialize``."""
+        loop = self.decision.loop
+        writes = [use for use in loop.scales if isinstance(use, ScaleWrite)]
+        mine = [use for use in writes if scaler_number(use, loop, self.decision.scaler_of) == number]
+        return {use.argument: use.value for use in mine}
 
     def _default_in_constructors(self) -> None:
         """A method may run that needs the scaler before the one that makes it: then it's a disabled one."""
@@ -209,6 +222,22 @@ class Initialization:
             for target in builder.targets:
                 caller = self.index.function(target)
                 self.draft.append("AMP109", target, cst.Element(cst.parse_expression(self.scaler(number, caller))))
+
+    # -- asking it -------------------------------------------------------------------------------------------------
+
+    def _scales(self) -> None:
+        """``_amp_state.loss_scalers[0].loss_scale()`` becomes ``scaler.get_scale()``."""
+        for use in self.decision.loop.scales:
+            if not self._has_scaler:
+                raise CannotFollow("a loss scale is asked for, and the native program has no scaler", use.node, 6)
+            self.draft.converted.add(use.node)
+            if isinstance(use, ScaleWrite):
+                self.draft.remove("AMP113", use.node)
+                continue
+            number = scaler_number(use, self.decision.loop, self.decision.scaler_of)
+            self.draft.replace(
+                "AMP113", use.node, cst.parse_expression(f"{self.scaler(number, use.function)}.get_scale()")
+            )
 
     # -- saving it -------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ import libcst as cst
 from .defaults import Defaults
 from .index import code_of
 from .options import text_of
-from .sites import CannotFollow, Initialize, initialize_keyword
+from .problem import CannotFollow
+from .sites import Initialize, initialize_keyword
 from .solve import Solved
 
 DEFAULT_LEVEL = "O1"

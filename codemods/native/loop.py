@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
+from .loss_scales import ScaleRead, ScaleWrite
 from .objects import Entity
 from .sites import Initialize, OtherCall, ScaleLoss, Sites
 
@@ -18,19 +19,22 @@ class Loop:
     initialize: list[Initialize] = field(default_factory=list)
     blocks: list[ScaleLoss] = field(default_factory=list)
     calls: list[OtherCall] = field(default_factory=list)
+    scales: list[ScaleRead | ScaleWrite] = field(default_factory=list)
 
     @property
     def first(self) -> cst.CSTNode:
         """The call that speaks for the loop in reports."""
         if self.initialize:
             return self.initialize[0].call
-        return self.blocks[0].call if self.blocks else self.calls[0].call
+        if self.blocks or self.calls:
+            return (self.blocks or self.calls)[0].call
+        return self.scales[0].node
 
 
 def loops_of(sites: Sites) -> list[Loop]:
     """Return the training loops of a file. Sites that share an optimizer are in one loop.
 
-    What speaks of amp as a whole (``state_dict``) belongs to every loop; with several loops, to the first.
+    What speaks of amp as a whole (``state_dict``, loss scales) belongs to every loop; with several, to the first.
     """
     loops: list[Loop] = []
     for init in sites.initialize:
@@ -45,6 +49,9 @@ def loops_of(sites: Sites) -> list[Loop]:
             if not loops:
                 loops.append(Loop())
             loops[0].calls.append(call)
+    if sites.scales:
+        loops = loops or [Loop()]
+        loops[0].scales += sites.scales
     return loops
 
 

@@ -10,8 +10,8 @@ from ..tree import walk
 from .index import Index
 from .kinds import Kinds
 from .loop_shapes import is_no_grad, is_no_grad_call
+from .problem import CannotFollow
 from .regions import Region, Regions
-from .sites import CannotFollow
 from .slices import Slices
 from .values import Value
 

@@ -7,7 +7,7 @@ import libcst as cst
 from ..edits import Site
 from ..findings import Kind
 from ..tree import walk
-from .decide import Decision, Facts
+from .decision import Decision, Facts
 from .index import Index
 from .loop_shapes import is_no_grad
 from .schedules import schedule_steps

@@ -46,7 +46,7 @@ class Objects:
 
         Raises CannotFollow if it's none or several.
         """
-        from .sites import CannotFollow
+        from .problem import CannotFollow
 
         found = self.values(node)
         if len(found) != 1:
@@ -64,7 +64,7 @@ class Objects:
         if not displays:
             yield self.one(node)
             return
-        from .sites import CannotFollow
+        from .problem import CannotFollow
 
         if len(displays) != 1 or not isinstance(displays[0], (cst.List, cst.Tuple)):
             raise CannotFollow(f"the elements of `{code_of(node)}` can't be followed", node)

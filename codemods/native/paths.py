@@ -10,7 +10,7 @@ import libcst as cst
 from .assumptions import Assumed
 from .conditions import Atom
 from .objects import Entity
-from .sites import CannotFollow
+from .problem import CannotFollow
 from .states import Gradients
 
 
@@ -78,6 +78,8 @@ class Findings:
     plain_touches: list[tuple[int, cst.CSTNode]] = field(default_factory=list)
     #: handlers that reset a scaler
     resets: set[tuple[cst.CSTNode, int]] = field(default_factory=set)
+    #: expressions that read a loss scale → the gradients of each optimizer there
+    scale_reads: dict[cst.CSTNode, set[tuple[int, Gradients]]] = field(default_factory=dict)
     #: scale_loss blocks that were run
     blocks: set[cst.With] = field(default_factory=set)
 

@@ -10,8 +10,8 @@ from ..tree import dotted_name, walk
 from .decorators import passes_arguments_on
 from .index import Index
 from .known_calls import INITIALIZE
+from .problem import CannotFollow
 from .signatures import call_argument
-from .sites import CannotFollow
 from .solve import Solved
 from .values import Apex, Partial
 

@@ -13,7 +13,7 @@ from .index import Index, code_of
 from .kinds import Kinds
 from .loop_shapes import is_no_grad, is_no_grad_call
 from .operations import KEEPS_PRECISION
-from .sites import CannotFollow
+from .problem import CannotFollow
 from .slices import Slice, Slices
 from .states import Event
 from .values import Apex, Imported

@@ -8,7 +8,9 @@ import libcst as cst
 
 from ..tree import walk
 from .index import Index
+from .loss_scales import ScaleRead, ScaleWrite, read_use
 from .objects import Entity, Objects
+from .problem import CannotFollow
 from .signatures import call_argument, has_star, keyword_argument
 from .solve import Solved
 from .values import Apex
@@ -26,16 +28,6 @@ _NAMES = {
     "amp.load_state_dict": "load_state_dict",
     "amp.frontend.load_state_dict": "load_state_dict",
 }
-
-
-class CannotFollow(Exception):
-    """A fact that a native rewrite needs isn't shown by the file. The message is one clause for a person."""
-
-    def __init__(self, message: str, node: cst.CSTNode, rule: int = 0) -> None:
-        super().__init__(message)
-        self.message = message
-        self.node = node
-        self.rule = rule
 
 
 @dataclass(frozen=True)
@@ -81,6 +73,7 @@ class Sites:
     initialize: list[Initialize] = field(default_factory=list)
     scale_loss: list[ScaleLoss] = field(default_factory=list)
     calls: list[OtherCall] = field(default_factory=list)
+    scales: list[ScaleRead | ScaleWrite] = field(default_factory=list)
     problems: list[CannotFollow] = field(default_factory=list)
     others: list[tuple[cst.CSTNode, str]] = field(default_factory=list)
     #: the expressions ``amp.initialize`` … that are explained by the sites above
@@ -91,6 +84,8 @@ def find_sites(index: Index, solved: Solved, objects: Objects) -> Sites:
     """Return every use of Apex's amp in the file."""
     sites = Sites()
     for node in walk(index.module):
+        if isinstance(node, cst.Subscript):
+            _read_scale(node, index, solved, sites)
         if not isinstance(node, cst.Call):
             continue
         paths = {v.path for v in solved.of(node.func) if isinstance(v, Apex)}
@@ -118,6 +113,18 @@ def _read(name: str, call: cst.Call, index: Index, objects: Objects, sites: Site
                 raise CannotFollow("which optimizer's parameters are meant can't be seen", call)
             entity = objects.one(optimizer)
         sites.calls.append(OtherCall(name, call, index.function(call), entity))
+
+
+def _read_scale(node: cst.Subscript, index: Index, solved: Solved, sites: Sites) -> None:
+    try:
+        use = read_use(node, index, solved)
+    except CannotFollow as problem:
+        sites.problems.append(problem)
+        sites.explained.add(node)
+        return
+    if use is not None:
+        sites.scales.append(use)
+        sites.explained.add(node)
 
 
 def _initialize(call: cst.Call, index: Index, objects: Objects) -> Initialize:

@@ -12,7 +12,7 @@ from ..tree import decorator_name, walk
 from .computing import Computing
 from .draft import Draft
 from .index import Index, code_of
-from .sites import CannotFollow
+from .problem import CannotFollow
 from .solve import Solved
 from .spelling import Spelling
 from .values import Imported, Made

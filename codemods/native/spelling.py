@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+from typing import Mapping
+
 import libcst as cst
 
 from ..target import BFLOAT16, Target
 from ..torch_names import TorchNames
 from .index import code_of
 from .levels import LossScale
-from .sites import CannotFollow
+from .problem import CannotFollow
 
 AUTOCAST_ANY_DEVICE = (1, 10)
 SCALER_ANY_DEVICE = (2, 3)
@@ -47,13 +50,21 @@ class Spelling:
         call = cst.parse_expression(f"{code_of(self.torch.expression(name))}({', '.join(arguments)})")
         return cst.With(items=[cst.WithItem(call)], body=cst.IndentedBlock([]))
 
-    def scaler(self, enabled: cst.BaseExpression | None, scale: LossScale | None = None) -> cst.BaseExpression:
-        """Return ``torch.amp.GradScaler(…)``."""
+    def scaler(
+        self,
+        enabled: cst.BaseExpression | None,
+        scale: LossScale | None = None,
+        given: Mapping[str, cst.BaseExpression] = MappingProxyType({}),
+    ) -> cst.BaseExpression:
+        """Return ``torch.amp.GradScaler(…)``. ``given`` are arguments that the program sets itself."""
         if self.target.torch < SCALER_ANY_DEVICE:
             arguments, name = [], "torch.cuda.amp.GradScaler"
         else:
             arguments, name = [repr(self.target.device_type).replace("'", '"')], "torch.amp.GradScaler"
-        if scale is not None and scale.static is not None:
+        arguments += [f"{name}={code_of(value)}" for name, value in given.items()]
+        if "init_scale" in given:
+            pass
+        elif scale is not None and scale.static is not None:
             arguments.append(f"init_scale={scale.static!r}")
         elif scale is not None and scale.ceiling is not None and scale.ceiling < INIT_SCALE:
             arguments.append(f"init_scale={scale.ceiling!r}")

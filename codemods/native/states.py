@@ -39,6 +39,7 @@ class Event(enum.Enum):
     CLEAR = "zero_grad"
     ZERO = "zero_grad that keeps zeros"
     NEW = "a new optimizer"
+    SCALE_READ = "the loss scale is read"
     CAUGHT = "an exception was caught and the scaler reset"
     CAUGHT_OPEN = "an exception was caught"
 
