@@ -26,10 +26,14 @@ def check(source: SourceFile) -> Iterator[Reported]:
 
     The guard becomes enabled=, as a bool. Targets that aren't the arguments themselves stay as assignments. A
     computed opt_level also switches: enabled=args.opt_level != "O0". Apex's ceiling of 2**24 for a dynamic scale
-    is left out: GradScaler has none.
+    is left out: GradScaler has none. A program that scales no loss gets no scaler: its model infers under autocast.
+
+    The interface of 2018 is followed as well: `handle = amp.init()` becomes the scaler,
+    `handle.wrap_optimizer(optimizer)` goes, and their scale_loss is AMP102's. A loop that accumulates gradients under
+    a handle stays, for the handle unscaled those that were there once more.
 
     Safe: GradScaler has Apex's defaults for the start scale (2**16), its growth (2, after 2000 steps) and backoff
     (0.5).
-    Sources: apex/amp/frontend.py, apex/amp/scaler.py; torch.amp.GradScaler.
+    Sources: apex/amp/frontend.py, apex/amp/scaler.py, apex/amp/handle.py (2018); torch.amp.GradScaler.
     """
     yield from source.native.reports_of("AMP101")

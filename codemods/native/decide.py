@@ -25,6 +25,7 @@ from .flags import check_flags
 from .flow import Flow
 from .guards import guard_of
 from .index import code_of
+from .inference import decide_inference
 from .levels import OptLevel, loss_scale, opt_level
 from .loop import Loop
 from .loss_scales import ScaleRead
@@ -48,8 +49,8 @@ def decide(loop: Loop, facts: Facts) -> Decision:
         raise CannotFollow("this file doesn't initialize amp for it", loop.first)
     init = loop.initialize[0]
     check_initialize(loop, facts)
-    if init.optimizers is None or not loop.blocks:
-        raise CannotFollow("no loss is scaled here, so the model only infers", init.call, 25)
+    if not loop.blocks:
+        return decide_inference(loop, facts)
     check_members(loop)
     level = opt_level(init, facts.solved)
     reviews = _level_reviews(level, init.call)
@@ -246,8 +247,7 @@ def _models(loop: Loop, facts: Facts) -> frozenset[Value]:
     reach = facts.events.reach
     mine = {model for each in loop.optimizers for model in reach.models_of(each)}
     for init in loop.initialize:
-        models = init.models.elements if isinstance(init.models, (cst.List, cst.Tuple)) else [cst.Element(init.models)]
-        mine |= {value for each in models for value in facts.events.objects.values(each.value)}
+        mine |= {value for each in init.model_expressions for value in facts.events.objects.values(each)}
     return frozenset(mine)
 
 

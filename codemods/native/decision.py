@@ -46,6 +46,8 @@ class Decision:
     facts: tuple[Atom, ...]
     reviews: list[Review] = field(default_factory=list)
     is_conditional: bool = False
+    #: whether no loss is scaled, so that the native program has no scaler
+    infers: bool = False
 
     @property
     def is_plain(self) -> bool:

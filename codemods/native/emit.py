@@ -212,9 +212,7 @@ class Emitter:
         """Return how ``function`` calls the optimizer."""
         for block in self.decision.loop.blocks:
             if block.function is function and block.entities[0].value == value:
-                argument = _optimizer_argument(block)
-                if argument is not None:
-                    return code_of(argument)
+                return code_of(_optimizer_argument(block))
         for node, number in self.decision.flow.steps.items():
             if self.index.function(node) is function and self.facts.optimizers[number].value == value:
                 assert isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute)
@@ -289,13 +287,10 @@ class Emitter:
             self.draft.wrap("AMP103", region.first, region.last, header)
 
 
-def _optimizer_argument(block: ScaleLoss) -> cst.BaseExpression | None:
-    from .signatures import call_argument
-
-    argument = call_argument(block.call, 1, "optimizers")
-    if isinstance(argument, (cst.List, cst.Tuple)):
-        return argument.elements[0].value
-    return argument
+def _optimizer_argument(block: ScaleLoss) -> cst.BaseExpression:
+    if isinstance(block.optimizers, (cst.List, cst.Tuple)):
+        return block.optimizers.elements[0].value
+    return block.optimizers
 
 
 def _first_statement(suite: cst.BaseSuite) -> cst.CSTNode:

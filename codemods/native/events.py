@@ -195,7 +195,7 @@ class Events:
             return [Happening(Event.STEP, call, (optimizer,))]
         if name == "zero_grad":
             return [Happening(_clearing(call), call, (optimizer,))]
-        if name in _OPTIMIZER_METHODS:
+        if name in _OPTIMIZER_METHODS or any(site.call is call for site in self.blocks.values()):
             return []
         problem = CannotFollow(f"what `{optimizer.name}.{name}` does to gradients isn't known", call, 8)
         self.problems.append((optimizer, problem))

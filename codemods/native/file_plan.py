@@ -33,7 +33,7 @@ from .objects import Entity, Objects
 from .problem import CannotFollow
 from .reach import Reach
 from .regions import Regions
-from .sites import Initialize, Sites, find_sites
+from .sites import Sites, find_sites
 from .slices import Slices
 from .solve import Solved
 from .special_functions import SpecialFunctions
@@ -129,7 +129,7 @@ class _Planner:
         reach = Reach(self.objects)
         models = {value for each in optimizers for value in reach.models_of(each)}
         for init in self.sites.initialize:
-            models |= {value for each in self._models_of(init) for value in self.objects.values(each)}
+            models |= {value for each in init.model_expressions for value in self.objects.values(each)}
         events = Events(self.objects, reach, self.sites, optimizers, models)
         kinds = Kinds(events)
         slices = Slices(self.objects, models)
@@ -162,12 +162,6 @@ class _Planner:
                         yield Entity(self.objects.leader(Made(call)), name)
                 elif isinstance(value, ClassValue) and self.solved.own_optimizers.is_one(value.node):
                     yield Entity(self.objects.leader(Made(call)), value.node.name.value)
-
-    @staticmethod
-    def _models_of(init: Initialize) -> list[cst.BaseExpression]:
-        if isinstance(init.models, (cst.List, cst.Tuple)):
-            return [element.value for element in init.models.elements]
-        return [init.models]
 
     def _entry_points(self) -> Iterator[cst.FunctionDef]:
         for node in walk(self.index.module):

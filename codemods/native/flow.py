@@ -301,6 +301,9 @@ class Flow:
 
     def backward(self, site: ScaleLoss, node: cst.CSTNode, states: States) -> States:
         named = {self.number[each.value] for each in site.entities}
+        if any(state.gradients[n] in site.refuses for state in states for n in named):
+            why = "gradients are accumulated under the handle of amp, which unscaled those that were there once more"
+            self.problem(named, why, node, 10)
         if any(state.gradients[n] is Gradients.PLAIN for state in states for n in named):
             self.found.is_mixed = True
         reached = {self.number[each.value] for each in self.setup.reached(site.loss)} - named

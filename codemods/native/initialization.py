@@ -33,7 +33,7 @@ class Initialization:
         self.site: Initialize = decision.loop.initialize[0]
         self.enabled = Enabled(decision, facts)
         self.names = self._names()
-        self._has_scaler = not (decision.is_plain or is_bfloat16(facts.target))
+        self._has_scaler = not (decision.is_plain or decision.infers or is_bfloat16(facts.target))
 
     def emit(self) -> None:
         """Write the scaler and take ``amp.initialize`` out."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: what ``amp.init()`` of 2018 returns, as if it were a part of Apex
+HANDLE = "amp.init()"
+INIT = {"apex.amp.init", "apex.amp.amp.init"}
 #: methods that return the object they are called on
 SAME_OBJECT = {
     "to",
@@ -19,6 +22,7 @@ SAME_OBJECT = {
 }
 #: calls that return a model around (or made from) their first argument, with the same parameters
 WRAPPERS = {
+    f"apex.{HANDLE}.wrap_optimizer",
     "apex.parallel.DistributedDataParallel",
     "apex.parallel.convert_syncbn_model",
     "torch.compile",

@@ -34,6 +34,27 @@ class ModelCalls:
             if not self._is_held(call, held, ()) and not self._is_evaluation(call):
                 raise CannotFollow("whether what the model computes here reaches a loss can't be seen", call, 19)
 
+    def check_held(self, models: frozenset[Value], regions: Sequence[Region], start: cst.CSTNode) -> None:
+        """Raise CannotFollow for a call of a model that no region holds, unless it is over before ``start``."""
+        held = {line for region in regions for line in self.regions.lines_of(region)}
+        for call in walk(self.index.module):
+            if not isinstance(call, cst.Call) or not self._computes_with(call, models):
+                continue
+            if not self._is_held(call, held, ()) and not self._is_over(call, start, ()):
+                raise CannotFollow("the model is called outside of evaluation", call, 25)
+
+    def _is_over(self, node: cst.CSTNode, start: cst.CSTNode, path: tuple[cst.CSTNode, ...]) -> bool:
+        """Return whether ``node`` runs before ``start`` alone, by the order of the calls in its function."""
+        function = self.index.function(node)
+        if function is self.index.function(start):
+            loops = {each for each in self.index.ancestors(start) if isinstance(each, (cst.For, cst.While))}
+            return self.index.before(node, start) and not loops & set(self.index.ancestors(node))
+        calls = self.slices.solved.calls.get(function, set()) if function is not None else set()
+        if not calls or function in path or function in self.slices.solved.handed_on:
+            return False
+        assert function is not None
+        return all(self._is_over(call, start, (*path, function)) for call in calls)
+
     def _computes_with(self, call: cst.Call, models: frozenset[Value]) -> bool:
         if not self.slices.runs(call, models):
             return False

@@ -24,7 +24,10 @@ EVALUATION, UNSAVED, SCHEDULE, ACCUMULATION, REVIEWED, LEVELS = (
 
 def loop_notes(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
     """Return the notes on one loop."""
-    notes = [*_reviewed(decision), *_levels(decision), *_unsaved(decision, facts)]
+    notes = [*_reviewed(decision), *_levels(decision)]
+    if decision.infers:
+        return notes
+    notes += _unsaved(decision, facts)
     if not decision.is_plain:
         notes += _accumulation(decision, facts)
         notes += [] if facts.target.autocast_eval else _evaluation(facts)

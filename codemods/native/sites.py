@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
 from ..tree import walk
+from .handle_sites import Handles, find_handles
 from .index import Index
+from .known_calls import HANDLE
 from .loss_scales import ScaleRead, ScaleWrite, read_use
 from .objects import Entity, Objects
 from .problem import CannotFollow
 from .signatures import call_argument, has_star, keyword_argument
 from .solve import Solved
+from .states import Gradients
 from .values import Apex
 
 #: the ways to one function: where Apex itself has it besides ``apex.amp``
 _NAMES = {
+    "amp.init": "init",
+    "amp.amp.init": "init",
     "amp.initialize": "initialize",
     "amp.frontend.initialize": "initialize",
     "amp.scale_loss": "scale_loss",
+    f"{HANDLE}.scale_loss": "handle_scale_loss",
     "amp.handle.scale_loss": "scale_loss",
     "amp.master_params": "master_params",
     "amp._amp_state.master_params": "master_params",
@@ -30,30 +36,50 @@ _NAMES = {
 }
 
 
+#: a wrapped optimizer keeps the gradients of its other losses aside
+_NOT_SCALED = frozenset({Gradients.PLAIN, Gradients.UNKNOWN})
+_NOTHING_BEFORE = _NOT_SCALED | {Gradients.SCALED}
+
+
 @dataclass(frozen=True)
 class Initialize:
-    """A call of ``amp.initialize``."""
+    """A call of ``amp.initialize``, or of ``amp.init``, which gets no models."""
 
     call: cst.Call
     statement: cst.CSTNode
     function: cst.FunctionDef | None
-    models: cst.BaseExpression
+    models: cst.BaseExpression | None
     optimizers: cst.BaseExpression | None
     entities: tuple[Entity, ...]
+    handles: Handles | None = None
+
+    @property
+    def model_expressions(self) -> list[cst.BaseExpression]:
+        """The models, one by one."""
+        if self.models is None:
+            return []
+        if isinstance(self.models, (cst.List, cst.Tuple)):
+            return [element.value for element in self.models.elements]
+        return [self.models]
 
 
 @dataclass(frozen=True)
 class ScaleLoss:
-    """A ``with amp.scale_loss(loss, optimizer) as scaled:``."""
+    """A ``with amp.scale_loss(loss, optimizer) as scaled:``.
+
+    ``refuses`` are gradients that mustn't be there before: a block of a handle unscales them once more.
+    """
 
     call: cst.Call
     block: cst.With
     function: cst.FunctionDef | None
     loss: cst.BaseExpression
+    optimizers: cst.BaseExpression
     entities: tuple[Entity, ...]
     loss_id: int | None
     delay: cst.BaseExpression | None
     alias: str
+    refuses: frozenset[Gradients] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -83,6 +109,7 @@ class Sites:
 def find_sites(index: Index, solved: Solved, objects: Objects) -> Sites:
     """Return every use of Apex's amp in the file."""
     sites = Sites()
+    handles = find_handles(index, solved, objects, sites.problems)
     for node in walk(index.module):
         if isinstance(node, cst.Subscript):
             _read_scale(node, index, solved, sites)
@@ -90,21 +117,38 @@ def find_sites(index: Index, solved: Solved, objects: Objects) -> Sites:
             continue
         paths = {v.path for v in solved.of(node.func) if isinstance(v, Apex)}
         names = {_NAMES[path] for path in paths if path in _NAMES}
+        if not names and handles.wrapped and _is_wrapped_scale_loss(node, handles, objects):
+            names = {"wrapped_scale_loss"}
         if len(names) != 1:
             continue
         sites.explained.add(node.func)
         try:
-            _read(names.pop(), node, index, objects, sites)
+            _read(names.pop(), node, index, objects, sites, handles)
         except CannotFollow as problem:
             sites.problems.append(problem)
+    of_handles = {each.value: each for block in sites.scale_loss if block.refuses for each in block.entities}
+    sites.initialize = [
+        each if each.handles is None else replace(each, entities=tuple(of_handles.values()))
+        for each in sites.initialize
+    ]
     return sites
 
 
-def _read(name: str, call: cst.Call, index: Index, objects: Objects, sites: Sites) -> None:
+def _is_wrapped_scale_loss(call: cst.Call, handles: Handles, objects: Objects) -> bool:
+    func = call.func
+    is_named = isinstance(func, cst.Attribute) and func.attr.value == "scale_loss"
+    return is_named and handles.owner(objects.values(func.value)) is not None  # type: ignore[attr-defined]
+
+
+def _read(name: str, call: cst.Call, index: Index, objects: Objects, sites: Sites, handles: Handles) -> None:
     if name == "initialize":
         sites.initialize.append(_initialize(call, index, objects))
-    elif name == "scale_loss":
-        sites.scale_loss.append(_scale_loss(call, index, objects))
+    elif name == "init":
+        sites.initialize.append(_init(call, index, handles))
+    elif name.endswith("scale_loss"):
+        read = {"scale_loss": _scale_loss, "handle_scale_loss": _handle_scale_loss}.get(name)
+        block = read(call, index, objects) if read else _wrapped_scale_loss(call, index, objects, handles)
+        sites.scale_loss.append(block)
     else:
         entity = None
         if name == "master_params":
@@ -140,7 +184,17 @@ def _initialize(call: cst.Call, index: Index, objects: Objects) -> Initialize:
     return Initialize(call, index.statement(call), index.function(call), models, optimizers, entities)
 
 
-def _scale_loss(call: cst.Call, index: Index, objects: Objects) -> ScaleLoss:
+def _init(call: cst.Call, index: Index, handles: Handles) -> Initialize:
+    if has_star(call):
+        raise CannotFollow("`amp.init` gets arguments by * or **, which can't be seen", call)
+    line = index.statement(call)
+    if not isinstance(line, (cst.Assign, cst.Expr)) or line.value is not call:
+        raise CannotFollow("what becomes of the handle of `amp.init` can't be followed", call)
+    return Initialize(call, line, index.function(call), None, None, (), handles)
+
+
+def _block_of(call: cst.Call, index: Index) -> tuple[cst.With, str]:
+    """Return the ``with`` statement that ``call`` opens, and the name of the scaled loss in it."""
     item = index.parent[call]
     block = index.parent.get(item)
     if not isinstance(item, cst.WithItem) or not isinstance(block, cst.With):
@@ -149,12 +203,17 @@ def _scale_loss(call: cst.Call, index: Index, objects: Objects) -> ScaleLoss:
         raise CannotFollow("the `with` of `amp.scale_loss` has other items", call)
     if has_star(call):
         raise CannotFollow("`amp.scale_loss` gets arguments by * or **, which can't be seen", call)
+    if item.asname is None or not isinstance(item.asname.name, cst.Name):
+        raise CannotFollow("the scaled loss has no name", call)
+    return block, item.asname.name.value
+
+
+def _scale_loss(call: cst.Call, index: Index, objects: Objects) -> ScaleLoss:
+    block, alias = _block_of(call, index)
     loss = call_argument(call, 0, "loss")
     optimizers = call_argument(call, 1, "optimizers")
     if loss is None or optimizers is None:
         raise CannotFollow("`amp.scale_loss` has no loss or no optimizer", call)
-    if item.asname is None or not isinstance(item.asname.name, cst.Name):
-        raise CannotFollow("the scaled loss has no name", call)
     for place, keyword in ((3, "model"), (5, "delay_overflow_check")):
         if call_argument(call, place, keyword) is not None:
             raise CannotFollow(f"`amp.scale_loss` has `{keyword}=`, which native AMP lacks", call)
@@ -163,8 +222,29 @@ def _scale_loss(call: cst.Call, index: Index, objects: Objects) -> ScaleLoss:
     delay = call_argument(call, 4, "delay_unscale")
     if isinstance(delay, cst.Name) and delay.value == "False":
         delay = None
-    alias = item.asname.name.value
-    return ScaleLoss(call, block, index.function(call), loss, entities, loss_id, delay, alias)
+    return ScaleLoss(call, block, index.function(call), loss, optimizers, entities, loss_id, delay, alias)
+
+
+def _handle_scale_loss(call: cst.Call, index: Index, objects: Objects) -> ScaleLoss:
+    block, alias = _block_of(call, index)
+    loss, optimizer = call_argument(call, 0, "loss"), call_argument(call, 1, "optimizer")
+    if loss is None or optimizer is None:
+        raise CannotFollow("`scale_loss` of the handle has no loss or no optimizer", call)
+    entities = (objects.one(optimizer),)
+    return ScaleLoss(call, block, index.function(call), loss, optimizer, entities, 0, None, alias, _NOTHING_BEFORE)
+
+
+def _wrapped_scale_loss(call: cst.Call, index: Index, objects: Objects, handles: Handles) -> ScaleLoss:
+    block, alias = _block_of(call, index)
+    loss = call_argument(call, 0, "loss")
+    assert isinstance(call.func, cst.Attribute)
+    optimizer = call.func.value
+    entity = objects.one(optimizer)
+    wrapped = handles.owner({entity.value})
+    if loss is None or wrapped is None:
+        raise CannotFollow("`scale_loss` of a wrapped optimizer has no loss", call)
+    loss_id = wrapped.loss_id
+    return ScaleLoss(call, block, index.function(call), loss, optimizer, (entity,), loss_id, None, alias, _NOT_SCALED)
 
 
 def _loss_id(node: cst.BaseExpression | None) -> int | None:
@@ -177,8 +257,10 @@ def _loss_id(node: cst.BaseExpression | None) -> int | None:
 def initialize_keyword(site: Initialize, keyword: str) -> cst.BaseExpression | None:
     """Return a keyword of ``amp.initialize``; ``None`` where it isn't given, or given as None.
 
-    Positions as in Apex's frontend.py: models, optimizers, enabled, opt_level, cast_model_type, …
+    Positions as in Apex's frontend.py (models, optimizers, enabled, opt_level, cast_model_type, …) and amp.py (enabled,
+    loss_scale, …).
     """
-    place = {"enabled": 2, "opt_level": 3}.get(keyword)
+    places = {"enabled": 2, "opt_level": 3} if site.handles is None else {"enabled": 0, "loss_scale": 1}
+    place = places.get(keyword)
     found = keyword_argument(site.call, keyword) if place is None else call_argument(site.call, place, keyword)
     return None if isinstance(found, cst.Name) and found.value == "None" else found

@@ -16,7 +16,7 @@ from ..scopes import Names
 from ..tree import dotted_name, walk
 from .classes import Classes, is_static
 from .index import Index
-from .known_calls import INITIALIZE, SAME_OBJECT, WRAPPERS
+from .known_calls import HANDLE, INIT, INITIALIZE, SAME_OBJECT, WRAPPERS
 from .own_optimizers import OwnOptimizers
 from .signatures import bound_arguments, call_argument
 from .values import (
@@ -359,6 +359,8 @@ class Solved:
 
     def _library_call(self, call: cst.Call, value: Apex | Imported) -> set[Value]:
         path = f"apex.{value.path}" if isinstance(value, Apex) else value.path
+        if path in INIT:
+            return {Apex(HANDLE)}
         if path in INITIALIZE:
             optimizers = call_argument(call, 1, "optimizers")
             models = call_argument(call, 0, "models")

@@ -20,6 +20,9 @@ def take_out(site: Initialize, draft: Draft, beside: Sequence[str] = ()) -> None
     ``beside`` are names of what is returned with them.
     """
     line = site.statement
+    if site.models is None:
+        _take_out_handle(site, draft)
+        return
     if isinstance(line, cst.Expr) and line.value is site.call:
         draft.remove(_CODE, line)
     elif isinstance(line, cst.Assign) and line.value is site.call and len(line.targets) == 1:
@@ -28,7 +31,21 @@ def take_out(site: Initialize, draft: Draft, beside: Sequence[str] = ()) -> None
         draft.replace(_CODE, site.call, _result(site, beside))
 
 
+def _take_out_handle(site: Initialize, draft: Draft) -> None:
+    draft.remove(_CODE, site.statement)
+    for idle in site.handles.idle if site.handles is not None else ():
+        draft.remove(_CODE, draft.index.statement(idle))
+    for wrapped in site.handles.wrapped if site.handles is not None else ():
+        line = draft.index.statement(wrapped.call)
+        targets = line.targets if isinstance(line, cst.Assign) and line.value is wrapped.call else ()
+        if [code_of(each.target) for each in targets] == [code_of(wrapped.optimizer)]:
+            draft.remove(_CODE, line)
+        else:
+            draft.replace(_CODE, wrapped.call, wrapped.optimizer)
+
+
 def _result(site: Initialize, beside: Sequence[str] = ()) -> cst.BaseExpression:
+    assert site.models is not None
     if site.optimizers is None:
         return site.models
     is_returned = isinstance(site.statement, cst.Return) and site.statement.value is site.call
@@ -37,6 +54,7 @@ def _result(site: Initialize, beside: Sequence[str] = ()) -> cst.BaseExpression:
 
 
 def _assignment(site: Initialize, line: cst.Assign, target: cst.BaseExpression, draft: Draft) -> None:
+    assert site.models is not None
     if site.optimizers is None:
         pairs = list(_pairs(target, site.models))
     elif isinstance(target, (cst.Tuple, cst.List)) and len(target.elements) == 2:

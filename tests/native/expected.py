@@ -72,8 +72,10 @@ EXPECTED = {
     "gan_three_losses": _dropin(1),  # two loss ids meet in one optimizer
     "grad_noise": _dropin(7, 18),
     "gradient_penalty": _native(3, 16, 19, bitwise=False),
-    "handle_api": _dropin(),  # amp.init patches everything and has no initialize
-    "handle_wrap_optimizer": _dropin(),
+    # the recorder doesn't leave out what a handle itself does
+    "handle_api": _native(9, also=("--no-amp",), same_traces=False),
+    "handle_wrapped": _native(1, 2, 12, 15, bitwise=False, same_traces=False),
+    "handle_wrap_optimizer": _dropin(1),  # two losses of one optimizer
     "helper_train": _ANY_LEVEL,
     "hierarchy": _dropin(26),  # overridden in another file
     "hook_runner": _dropin(26),
