@@ -30,10 +30,12 @@ def check(source: SourceFile) -> Iterator[Reported]:
 
     The interface of 2018 is followed as well: `handle = amp.init()` becomes the scaler,
     `handle.wrap_optimizer(optimizer)` goes, and their scale_loss is AMP102's. A loop that accumulates gradients under
-    a handle stays, for the handle unscaled those that were there once more.
+    a handle stays, for the handle unscaled those that were there once more. With `--level review` so is
+    FP16_Optimizer: `optimizer.backward(loss)`, `clip_master_grads` and every `.half()` of the file become plain calls.
 
     Safe: GradScaler has Apex's defaults for the start scale (2**16), its growth (2, after 2000 steps) and backoff
     (0.5).
-    Sources: apex/amp/frontend.py, apex/amp/scaler.py, apex/amp/handle.py (2018); torch.amp.GradScaler.
+    Sources: apex/amp/frontend.py, apex/amp/scaler.py, apex/amp/handle.py (2018), apex/fp16_utils/fp16_optimizer.py;
+    torch.amp.GradScaler.
     """
     yield from source.native.reports_of("AMP101")

@@ -9,6 +9,7 @@ import libcst as cst
 from ..tree import walk
 from .decision import Facts
 from .delays import check_delay
+from .half_sites import HalfUses
 from .index import code_of
 from .loop import Loop
 from .loss_scales import ScaleWrite, check_write, scaler_number
@@ -133,15 +134,22 @@ def check_touches(loop: Loop, found: Findings, facts: Facts) -> None:
 
 def check_half(loop: Loop, found: Findings, facts: Facts) -> None:
     """At O2 only loops that touch weights and gradients through ``master_params`` and the optimizer are clean."""
+    half = loop.initialize[0].half or HalfUses()
     for (anchor, _), _seen in found.touches.items():
+        if any(facts.index.holds(anchor, clip) for clip in half.clips):
+            continue
         masters = [c for c in loop.calls if c.name == "master_params" and facts.index.holds(anchor, c.call)]
         if not masters:
             why = "at O2 the model's gradients aren't those of the master weights, and they are used here"
             raise CannotFollow(why, anchor, 18)
     for node in walk(facts.index.module):
+        if node in found.steps or (isinstance(node, cst.Call) and any(True for _ in facts.solved.functions_of(node))):
+            continue  # what a function of this file does is looked at inside it
         if isinstance(node, (cst.Call, cst.Assign, cst.AugAssign)) and facts.regions.computing.changes_weights(node):
             raise CannotFollow(
                 "at O2 the model's weights aren't the master weights, and they are changed here", node, 18
             )
+        if node in half.halves:
+            continue
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "half":
             raise CannotFollow("tensors are made half by hand", node, 25)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Collection, Sequence
 
 import libcst as cst
 
 from ..tree import walk
 from .events import Events
+from .half_calls import plain_backward, plain_clip
 from .index import Index, code_of
 from .sites import OtherCall, ScaleLoss
 
-_PARAMETERS = "<parameters>"
+_PARAMETERS = "PARAMETERS"
+#: however the function is reached, and by its old name
+_CLIP = re.compile(r"[\w.]*\bclip_grad_norm_?\(")
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,18 @@ class Pair:
 class Branches:
     """Compares the branches of an ``if``."""
 
-    def __init__(self, events: Events, masters: list[OtherCall]) -> None:
+    def __init__(
+        self,
+        events: Events,
+        masters: list[OtherCall],
+        sites: Sequence[ScaleLoss] = (),
+        clips: Collection[cst.Call] = (),
+    ) -> None:
         self.events = events
         self.index: Index = events.index
         self.masters = {call.call for call in masters if call.name == "master_params"}
+        self.calls = {site.block: site for site in sites if isinstance(site.block, cst.SimpleStatementLine)}
+        self.clips = clips
 
     def pair(self, node: cst.If, truth: bool) -> Pair | None:
         """Return the branches of ``node`` if they do the same; ``truth`` is what its test is while amp is on."""
@@ -45,7 +58,7 @@ class Branches:
         for (a, site), (b, _) in zip(left, right):
             if self._scaled_text(a, site) != self._plain_text(b):
                 return None
-        has_masters = any(each in self.masters for line in scaled.body for each in walk(line))
+        has_masters = any(each in self.masters or each in self.clips for line in scaled.body for each in walk(line))
         statements = tuple((a, b) for (a, _), (b, _) in zip(left, right))
         return Pair(node, scaled, plain, statements, has_masters)
 
@@ -54,8 +67,10 @@ class Branches:
         found: list[tuple[cst.CSTNode, ScaleLoss | None]] = []
         for line in suite.body:
             site = self.events.blocks.get(line) if isinstance(line, cst.With) else None
-            if site is not None:
-                found += [(each, site) for each, _ in self._flat(site.block.body)]
+            if site is not None and isinstance(line, cst.With):
+                found += [(each, site) for each, _ in self._flat(line.body)]
+            elif isinstance(line, cst.SimpleStatementLine) and line in self.calls:
+                found += [(each, self.calls[line]) for each in line.body]
             elif isinstance(line, cst.SimpleStatementLine):
                 found += [(each, None) for each in line.body]
             else:
@@ -64,6 +79,8 @@ class Branches:
 
     def _scaled_text(self, node: cst.CSTNode, site: ScaleLoss | None) -> str:
         text = _bare(node)
+        if site is not None and site.call is getattr(node, "value", None):
+            return code_of(plain_backward(site, _as_receiver(site.loss)))
         if site is not None:
             backward = f"{site.alias}.backward("
             if text.startswith(backward):
@@ -71,14 +88,16 @@ class Branches:
         for each in walk(node):
             if isinstance(each, cst.Call) and each in self.masters:
                 text = text.replace(code_of(each), _PARAMETERS)
-        return text
+            if isinstance(each, cst.Call) and each in self.clips:
+                text = text.replace(code_of(each), code_of(plain_clip(each, "clip_grad_norm_", _PARAMETERS)))
+        return _CLIP.sub("clip_grad_norm_(", text) if self.clips else text
 
     def _plain_text(self, node: cst.CSTNode) -> str:
         text = _bare(node)
         for each in walk(node):
             if "clip" in text and _takes_parameters(each) and self._owns(each):
                 text = text.replace(code_of(each), _PARAMETERS)
-        return text
+        return _CLIP.sub("clip_grad_norm_(", text) if self.clips else text
 
     def _owns(self, parameters: cst.CSTNode) -> bool:
         """Return whether ``model.parameters()`` are those of the optimizers under amp."""

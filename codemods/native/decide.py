@@ -60,6 +60,9 @@ def decide(loop: Loop, facts: Facts) -> Decision:
         reviews.append(
             Review(f"the loss scale is static ({scale.static:g}): Apex applied infinities, native skips", init.call)
         )
+    if scale.is_computed:
+        why = "the loss scale is computed, and may be static at run time; natively it is dynamic"
+        reviews.append(Review(why, init.call))
     guard = guard_of(init, level, facts.index, facts.conditions)
     check_flags(init, guard, level, facts.solved)
     world = (*guard.facts, *_facts_at_calls(init.function, facts))
@@ -99,7 +102,7 @@ def decide(loop: Loop, facts: Facts) -> Decision:
 
 def _level_reviews(level: OptLevel, node: cst.CSTNode) -> list[Review]:
     if level.name == "O2":
-        return [Review("at O2 the model itself was half and inputs were cast; natively its weights stay float32", node)]
+        return [Review("the model itself was half (O2) and inputs were cast; natively its weights stay float32", node)]
     if level.name == "O3":
         raise CannotFollow("at O3 the whole model is half, which native AMP doesn't do", node, 25)
     if level.name is None:

@@ -9,8 +9,10 @@ from .collapse import Branches, Pair
 from .decision import Decision, Facts, is_bfloat16
 from .draft import Draft
 from .events import reduced
+from .half_calls import plain_backward, plain_clip
 from .index import Index, code_of
 from .initialization import Initialization
+from .objects import Entity
 from .problem import CannotFollow
 from .schedules import guard_schedules
 from .sites import ScaleLoss
@@ -27,7 +29,9 @@ class Emitter:
         self.index: Index = facts.index
         self.spelling = spelling
         self.draft = draft
-        self.branches = Branches(facts.events, decision.loop.calls)
+        half = decision.loop.initialize[0].half
+        self.clips = half.clips if half is not None else []
+        self.branches = Branches(facts.events, decision.loop.calls, decision.loop.blocks, self.clips)
         self.start = Initialization(decision, facts, spelling, draft)
         #: statement that is left out → the equal one that stays
         self.instead: dict[cst.CSTNode, cst.CSTNode] = {}
@@ -44,6 +48,7 @@ class Emitter:
             self._steps()
             self._resets()
         self._master_params()
+        self._clip_master_grads()
         if not self.decision.is_plain:
             self._regions()
 
@@ -62,7 +67,7 @@ class Emitter:
 
     def _concerns_loop(self, pair: Pair) -> bool:
         mine = {block.block for block in self.decision.loop.blocks}
-        masters = {call.call for call in self.decision.loop.calls if call.name == "master_params"}
+        masters = {call.call for call in self.decision.loop.calls if call.name == "master_params"} | set(self.clips)
         return any(each in mine or each in masters for line in pair.scaled.body for each in walk(line))
 
     def _is_guard(self, node: cst.If, truth: bool) -> bool:
@@ -110,6 +115,9 @@ class Emitter:
 
     def _block(self, site: ScaleLoss) -> None:
         self.draft.converted.add(site.call.func)
+        if not isinstance(site.block, cst.With):
+            self._backward_call(site)
+            return
         uses = [n for n in walk(site.block.body) if isinstance(n, cst.Name) and n.value == site.alias]
         receivers = [each for each in uses if self._is_receiver(each)]
         loss = self._hoisted(site.loss, site.block, site.function)
@@ -119,6 +127,11 @@ class Emitter:
             self.draft.replace("AMP102", receivers[0], scaled)
         else:
             self.draft.before("AMP102", site.block, statement(f"{site.alias} = {code_of(scaled)}"))
+
+    def _backward_call(self, site: ScaleLoss) -> None:
+        loss = self._hoisted(site.loss, self.index.statement(site.call), site.function)
+        scaled = self._scaled(loss, self._number(site), site.function)
+        self.draft.replace("AMP102", site.call, plain_backward(site, code_of(scaled)))
 
     def _hoisted(
         self, loss: cst.BaseExpression, anchor: cst.CSTNode, function: cst.FunctionDef | None
@@ -254,12 +267,23 @@ class Emitter:
             optimizer = code_of(call.call.args[0].value)
             name = "group" if self._is_free("group") else "param_group"
             text = f'(p for {name} in {optimizer}.param_groups for p in {name}["params"])'
-            self.draft.replace("AMP106", call.call, cst.parse_expression(self._model_parameters(call.call) or text))
+            assert call.entity is not None
+            parameters = self._model_parameters(call.call, call.entity) or text
+            self.draft.replace("AMP106", call.call, cst.parse_expression(parameters))
 
-    def _model_parameters(self, call: cst.Call) -> str | None:
+    def _clip_master_grads(self) -> None:
+        for call in self.clips:
+            assert isinstance(call.func, cst.Attribute)
+            entity = self.facts.events.optimizer(call.func.value)
+            if entity is None or self.draft.is_gone(call):
+                continue
+            function = code_of(self.spelling.torch.expression("torch.nn.utils.clip_grad_norm_"))
+            text = f'(p for group in {code_of(call.func.value)}.param_groups for p in group["params"])'
+            clip = plain_clip(call, function, self._model_parameters(call, entity) or text)
+            self.draft.replace("AMP106", call, clip)
+
+    def _model_parameters(self, call: cst.Call, entity: Entity) -> str | None:
         """Return ``model.parameters()`` where the optimizer was built from just that, by a name that is seen here."""
-        entity = next(each.entity for each in self.decision.loop.calls if each.call is call)
-        assert entity is not None
         reach = self.facts.events.reach
         for node in walk(self.index.module):
             if not (isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args):

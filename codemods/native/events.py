@@ -9,6 +9,7 @@ from typing import Sequence
 import libcst as cst
 
 from ..tree import walk
+from .half_sites import HalfUses
 from .index import Index
 from .loss_scales import ScaleRead
 from .objects import Entity, Objects
@@ -67,7 +68,10 @@ class Events:
         self.index: Index = objects.index
         self.optimizers = tuple(optimizers)
         self.by_value = {each.value: each for each in optimizers}
-        self.blocks = {site.block: site for site in sites.scale_loss}
+        self.blocks = {site.block: site for site in sites.scale_loss if isinstance(site.block, cst.With)}
+        self._calls = {site.call: site for site in sites.scale_loss if not isinstance(site.block, cst.With)}
+        half = next((init.half for init in sites.initialize if init.half is not None), HalfUses())
+        self._clips, self._idle = {*half.clips}, {*half.idle}
         #: uses of an optimizer that a native rewrite can't follow: (optimizer, problem)
         self.problems: list[tuple[Entity | None, CannotFollow]] = []
         self._scale_reads = {use.node for use in sites.scales if isinstance(use, ScaleRead)}
@@ -165,6 +169,9 @@ class Events:
         return self._unknown(call, name)
 
     def _backward(self, call: cst.Call, func: cst.Attribute) -> list[Happening]:
+        called = self._calls.get(call)
+        if called is not None:
+            return [Happening(Event.SCALED_BACKWARD, call, called.entities, called)]
         receiver = reduced(func.value)
         if isinstance(receiver, cst.Name):
             site = self.site_of(call, receiver.value)
@@ -195,7 +202,9 @@ class Events:
             return [Happening(Event.STEP, call, (optimizer,))]
         if name == "zero_grad":
             return [Happening(_clearing(call), call, (optimizer,))]
-        if name in _OPTIMIZER_METHODS or any(site.call is call for site in self.blocks.values()):
+        if call in self._clips:
+            return [Happening(Event.TOUCH, call, (optimizer,))]
+        if name in _OPTIMIZER_METHODS or call in self._idle or any(site.call is call for site in self.blocks.values()):
             return []
         problem = CannotFollow(f"what `{optimizer.name}.{name}` does to gradients isn't known", call, 8)
         self.problems.append((optimizer, problem))

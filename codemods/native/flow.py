@@ -300,6 +300,7 @@ class Flow:
         return self.update(node, numbers, states) if event is Event.STEP else states
 
     def backward(self, site: ScaleLoss, node: cst.CSTNode, states: States) -> States:
+        self.found.blocks.add(site.block)
         named = {self.number[each.value] for each in site.entities}
         if any(state.gradients[n] in site.refuses for state in states for n in named):
             why = "gradients are accumulated under the handle of amp, which unscaled those that were there once more"

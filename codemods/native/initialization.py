@@ -40,6 +40,7 @@ class Initialization:
         for site in self.decision.loop.initialize:
             self.draft.converted.add(site.call.func)
             take_out(site, self.draft, self._returned_beside(site))
+            self.draft.converted.update(call.func for call in (site.half.halves if site.half is not None else ()))
         self._state()
         self._scales()
         if self._has_scaler:
@@ -154,7 +155,7 @@ class Initialization:
         loop = self.decision.loop
         writes = [use for use in loop.scales if isinstance(use, ScaleWrite)]
         mine = [use for use in writes if scaler_number(use, loop, self.decision.scaler_of) == number]
-        return {use.argument: use.value for use in mine}
+        return {**self.decision.scale.given, **{use.argument: use.value for use in mine}}
 
     def _default_in_constructors(self) -> None:
         """A method may run that needs the scaler before the one that makes it: then it's a disabled one."""

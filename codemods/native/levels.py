@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Mapping
 
 import libcst as cst
 
 from .defaults import Defaults
+from .half_sites import dynamic_arguments
 from .index import code_of
 from .options import text_of
 from .problem import CannotFollow
+from .signatures import call_argument
 from .sites import Initialize, initialize_keyword
 from .solve import Solved
 
@@ -40,10 +43,16 @@ class LossScale:
     static: float | None = None
     floor: float | None = None
     ceiling: float | None = None
+    #: whether the program computes it, so that it may be static at run time
+    is_computed: bool = False
+    #: arguments that GradScaler gets besides
+    given: Mapping[str, cst.BaseExpression] = field(default_factory=dict)
 
 
 def opt_level(site: Initialize, solved: Solved) -> OptLevel:
-    """Return the level that ``site`` asks for."""
+    """Return the level that ``site`` asks for. A half model with masters is O2 before its time."""
+    if site.half is not None:
+        return OptLevel("O2")
     node = initialize_keyword(site, "opt_level")
     if node is None:
         return OptLevel(DEFAULT_LEVEL)
@@ -62,10 +71,9 @@ def opt_level(site: Initialize, solved: Solved) -> OptLevel:
 
 
 def loss_scale(site: Initialize, level: str) -> LossScale:
-    """Return the loss scale that ``site`` asks for.
-
-    Raises CannotFollow for what is computed: it may be static at run time.
-    """
+    """Return the loss scale that ``site`` asks for."""
+    if site.half is not None:
+        return _half_loss_scale(site.call)
     for keyword in _OVERRIDES:
         if initialize_keyword(site, keyword) is not None and level != "O2":
             raise CannotFollow(f"`amp.initialize` gets `{keyword}=`, which native AMP lacks", site.call, 6)
@@ -82,8 +90,21 @@ def loss_scale(site: Initialize, level: str) -> LossScale:
     try:
         return LossScale(float(text if text is not None else code_of(node)), floor, ceiling)
     except ValueError:
-        why = f"`loss_scale={code_of(node)}` is computed, so the scale may be static"
-        raise CannotFollow(why, node, 6) from None
+        return LossScale(None, floor, ceiling, is_computed=True)
+
+
+def _half_loss_scale(call: cst.Call) -> LossScale:
+    """``FP16_Optimizer(…, static_loss_scale=1.0, dynamic_loss_scale=False, dynamic_loss_args=None)``"""
+    dynamic = call_argument(call, 2, "dynamic_loss_scale")
+    text = "False" if dynamic is None else code_of(dynamic)
+    if text == "True":
+        return LossScale(given=dynamic_arguments(call))
+    static = call_argument(call, 1, "static_loss_scale")
+    try:
+        value = 1.0 if static is None else float(code_of(static))
+    except ValueError:
+        return LossScale(is_computed=True)
+    return LossScale(value) if text == "False" else LossScale(is_computed=True)
 
 
 def _number_keyword(site: Initialize, keyword: str) -> float | None:

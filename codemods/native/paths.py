@@ -81,7 +81,7 @@ class Findings:
     #: expressions that read a loss scale → the gradients of each optimizer there
     scale_reads: dict[cst.CSTNode, set[tuple[int, Gradients]]] = field(default_factory=dict)
     #: scale_loss blocks that were run
-    blocks: set[cst.With] = field(default_factory=set)
+    blocks: set[cst.CSTNode] = field(default_factory=set)
 
     @property
     def scaled_plain(self) -> dict[cst.CSTNode, int]:

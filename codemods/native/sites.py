@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from ..tree import walk
+from .half_sites import HalfUses, find_half_uses
 from .handle_sites import Handles, find_handles
 from .index import Index
 from .known_calls import HANDLE
@@ -43,7 +44,7 @@ _NOTHING_BEFORE = _NOT_SCALED | {Gradients.SCALED}
 
 @dataclass(frozen=True)
 class Initialize:
-    """A call of ``amp.initialize``, or of ``amp.init``, which gets no models."""
+    """A call of ``amp.initialize``, or of ``amp.init`` or ``FP16_Optimizer``, which get no models."""
 
     call: cst.Call
     statement: cst.CSTNode
@@ -52,6 +53,7 @@ class Initialize:
     optimizers: cst.BaseExpression | None
     entities: tuple[Entity, ...]
     handles: Handles | None = None
+    half: HalfUses | None = None
 
     @property
     def model_expressions(self) -> list[cst.BaseExpression]:
@@ -67,11 +69,12 @@ class Initialize:
 class ScaleLoss:
     """A ``with amp.scale_loss(loss, optimizer) as scaled:``.
 
+    ``optimizer.backward(loss)`` of FP16_Optimizer is one as well; its block is its line, and it has no alias.
     ``refuses`` are gradients that mustn't be there before: a block of a handle unscales them once more.
     """
 
     call: cst.Call
-    block: cst.With
+    block: cst.With | cst.SimpleStatementLine
     function: cst.FunctionDef | None
     loss: cst.BaseExpression
     optimizers: cst.BaseExpression
@@ -126,12 +129,53 @@ def find_sites(index: Index, solved: Solved, objects: Objects) -> Sites:
             _read(names.pop(), node, index, objects, sites, handles)
         except CannotFollow as problem:
             sites.problems.append(problem)
+    _read_half(index, solved, objects, sites)
     of_handles = {each.value: each for block in sites.scale_loss if block.refuses for each in block.entities}
     sites.initialize = [
         each if each.handles is None else replace(each, entities=tuple(of_handles.values()))
         for each in sites.initialize
     ]
     return sites
+
+
+def _read_half(index: Index, solved: Solved, objects: Objects, sites: Sites) -> None:
+    """Read the loops of FP16_Optimizer."""
+    uses = find_half_uses(index, solved, objects, sites.problems)
+    if uses is None:
+        return
+    try:
+        for call in uses.wrapped:
+            sites.explained.add(call.func)
+            sites.initialize.append(_half_optimizer(call, uses, index, objects))
+        ours = {each.value for init in sites.initialize if init.half for each in init.entities}
+        for node in walk(index.module):
+            func = node.func if isinstance(node, cst.Call) else None
+            is_backward = isinstance(func, cst.Attribute) and func.attr.value == "backward"
+            if isinstance(node, cst.Call) and is_backward and objects.values(func.value) & ours:  # type: ignore[union-attr]
+                sites.scale_loss.append(_half_backward(node, index, objects))
+    except CannotFollow as problem:
+        sites.problems.append(problem)
+    sites.explained.update(call.func for call in uses.halves)
+
+
+def _half_optimizer(call: cst.Call, uses: HalfUses, index: Index, objects: Objects) -> Initialize:
+    inner = call_argument(call, 0, "init_optimizer")
+    line = index.statement(call)
+    if inner is None or has_star(call) or not isinstance(line, cst.Assign) or line.value is not call:
+        raise CannotFollow("what `FP16_Optimizer` wraps, or what becomes of it, can't be followed", call)
+    entities = (objects.one(inner),)
+    return Initialize(call, line, index.function(call), None, inner, entities, half=uses)
+
+
+def _half_backward(call: cst.Call, index: Index, objects: Objects) -> ScaleLoss:
+    assert isinstance(call.func, cst.Attribute)
+    line = index.line(index.statement(call))
+    loss = call_argument(call, 0, "loss")
+    if loss is None or has_star(call) or not isinstance(line, cst.SimpleStatementLine):
+        raise CannotFollow("`optimizer.backward` gets no loss, or stands in another statement", call)
+    optimizer = call.func.value
+    entities = (objects.one(optimizer),)
+    return ScaleLoss(call, line, index.function(call), loss, optimizer, entities, 0, None, "")
 
 
 def _is_wrapped_scale_loss(call: cst.Call, handles: Handles, objects: Objects) -> bool:
@@ -260,6 +304,8 @@ def initialize_keyword(site: Initialize, keyword: str) -> cst.BaseExpression | N
     Positions as in Apex's frontend.py (models, optimizers, enabled, opt_level, cast_model_type, …) and amp.py (enabled,
     loss_scale, …).
     """
+    if site.half is not None:
+        return None
     places = {"enabled": 2, "opt_level": 3} if site.handles is None else {"enabled": 0, "loss_scale": 1}
     place = places.get(keyword)
     found = keyword_argument(site.call, keyword) if place is None else call_argument(site.call, place, keyword)

@@ -7,11 +7,14 @@ from typing import Iterator, Sequence
 import libcst as cst
 
 from .draft import Draft
+from .half_sites import HalfUses
 from .index import code_of
 from .sites import Initialize
 from .spelling import statement
 
 _CODE = "AMP101"
+#: the wrappers of a half model → what they put before the keys of its state dict (apex/fp16_utils/fp16util.py)
+_PREFIXES = {"network_to_half": "1.", "FP16Model": "network."}
 
 
 def take_out(site: Initialize, draft: Draft, beside: Sequence[str] = ()) -> None:
@@ -20,8 +23,11 @@ def take_out(site: Initialize, draft: Draft, beside: Sequence[str] = ()) -> None
     ``beside`` are names of what is returned with them.
     """
     line = site.statement
-    if site.models is None:
+    if site.handles is not None:
         _take_out_handle(site, draft)
+        return
+    if site.half is not None:
+        _take_out_half(site, site.half, draft)
         return
     if isinstance(line, cst.Expr) and line.value is site.call:
         draft.remove(_CODE, line)
@@ -36,12 +42,48 @@ def _take_out_handle(site: Initialize, draft: Draft) -> None:
     for idle in site.handles.idle if site.handles is not None else ():
         draft.remove(_CODE, draft.index.statement(idle))
     for wrapped in site.handles.wrapped if site.handles is not None else ():
-        line = draft.index.statement(wrapped.call)
-        targets = line.targets if isinstance(line, cst.Assign) and line.value is wrapped.call else ()
-        if [code_of(each.target) for each in targets] == [code_of(wrapped.optimizer)]:
-            draft.remove(_CODE, line)
-        else:
-            draft.replace(_CODE, wrapped.call, wrapped.optimizer)
+        _instead(wrapped.call, wrapped.optimizer, draft)
+
+
+def _take_out_half(site: Initialize, half: HalfUses, draft: Draft) -> None:
+    """The model is float32 again, and so are its inputs; the optimizer is the one that was wrapped."""
+    assert site.optimizers is not None
+    _instead(site.call, site.optimizers, draft)
+    for idle in half.idle:
+        draft.remove(_CODE, draft.index.statement(idle))
+    for call, what in half.halves.items():
+        if not any(each in half.halves for each in draft.index.ancestors(call)):
+            _instead(call, _bare(what, half), draft)
+        if isinstance(call.func, cst.Name) and call.func.value in _PREFIXES:
+            draft.note(
+                "AMP108",
+                call,
+                f"the keys of the model's state dict began with `{_PREFIXES[call.func.value]}`, and don't any more",
+                "convert old checkpoints with `python -m amp_migrate.convert --strip-prefix OLD NEW`",
+            )
+
+
+def _bare(node: cst.BaseExpression, half: HalfUses) -> cst.BaseExpression:
+    """Return ``model`` of ``BN_convert_float(model.half())``."""
+    while isinstance(node, cst.Call) and node in half.halves:
+        node = half.halves[node]
+    return node
+
+
+def _instead(call: cst.BaseExpression, value: cst.BaseExpression, draft: Draft) -> None:
+    """Put ``value`` in the place of ``call``; a statement that says no more than that goes."""
+    line = draft.index.statement(call)
+    choice = draft.index.parent.get(call)
+    if isinstance(choice, cst.IfExp) and code_of(choice.orelse if choice.body is call else choice.body) == code_of(
+        value
+    ):
+        call = choice  # ``x.half() if fp16 else x``
+    targets = line.targets if isinstance(line, cst.Assign) and line.value is call else ()
+    is_alone = isinstance(line, cst.Expr) and line.value is call
+    if is_alone or [code_of(each.target) for each in targets] == [code_of(value)]:
+        draft.remove(_CODE, line)
+    else:
+        draft.replace(_CODE, call, value)
 
 
 def _result(site: Initialize, beside: Sequence[str] = ()) -> cst.BaseExpression:

@@ -174,6 +174,8 @@ EXPECTED = {
     "clip_each_microbatch_o1": _dropin(14),
     "clip_in_block": _dropin(15),
     "o2_clip_model": _dropin(18),
+    "fp16_optimizer": _dropin(18, 25),
+    "fp16_accumulated": _dropin(6, 18, 25),
     "weight_perturbation": _dropin(19),
     "guard_changes": _dropin(27),
 }

@@ -109,12 +109,14 @@ class Rewritten:
 
 
 def uses_apex_amp(source: str) -> bool:
-    """Whether ``source`` imports Apex's amp or the drop-in's, under whatever name."""
+    """Whether ``source`` imports Apex's amp, or FP16_Optimizer before it, or the drop-in's, under whatever name."""
     packages = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             module = _as_apex(node.module or "")
-            if module.startswith("apex.amp") or (module == "apex" and any(a.name in ("amp", "*") for a in node.names)):
+            if module.startswith(("apex.amp", "apex.fp16_utils")) or (
+                module == "apex" and any(a.name in ("amp", "*") for a in node.names)
+            ):
                 return True
         elif isinstance(node, ast.Import):
             if any(_as_apex(alias.name).startswith("apex.amp") for alias in node.names):
