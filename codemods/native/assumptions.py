@@ -54,7 +54,7 @@ class Assumptions:
         """Return the attributes and outer names that the functions which ``node`` calls bind."""
         head = getattr(node, "iter", getattr(node, "test", node))
         found: set[str] = set()
-        for call in walk(head):
+        for call in self.index.walk(head):
             if isinstance(call, cst.Call):
                 for function, _ in self.conditions.solved.functions_of(call):
                     found |= self._stored(function)
@@ -64,10 +64,13 @@ class Assumptions:
         if function not in self._stores:
             self._stores[function] = set()  # while it's looked at: recursion adds nothing
             outer = {
-                i.name.value for n in walk(function.body) if isinstance(n, (cst.Global, cst.Nonlocal)) for i in n.names
+                i.name.value
+                for n in self.index.walk(function.body)
+                if isinstance(n, (cst.Global, cst.Nonlocal))
+                for i in n.names
             }
             found: set[str] = set()
-            for node in walk(function.body):
+            for node in self.index.walk(function.body):
                 found |= {w for w, is_name in _bound(node) if not is_name or w in outer}
                 if isinstance(node, cst.Call):
                     for called, _ in self.conditions.solved.functions_of(node):
@@ -77,7 +80,7 @@ class Assumptions:
 
     def _find(self) -> None:
         seen: dict[tuple[object, str], cst.If] = {}
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if not isinstance(node, cst.If) or not _is_pure(node.test):
                 continue
             function = self.index.function(node)

@@ -109,7 +109,7 @@ class Availability:
     def tests(self) -> list[cst.BaseExpression]:
         """Return the largest boolean expressions that ask whether Apex is there, besides other things or alone."""
         found: dict[cst.CSTNode, cst.BaseExpression] = {}
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if not isinstance(node, (cst.Name, cst.Attribute, cst.Comparison)) or not self._asks(node):
                 continue
             top: cst.BaseExpression = node

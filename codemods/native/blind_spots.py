@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import walk
 from .decision import Facts
 from .decorators import runs_as_written
 from .freezing import check_freezing
@@ -19,14 +18,14 @@ _RUN_BY_A_CALL = {"__init__", "__call__"}
 
 def check_blind_spots(loop: Loop, facts: Facts) -> None:
     """Raise CannotFollow for code that brings events about where no path shows it."""
-    for node in walk(facts.index.module):
+    for node in facts.index.nodes:
         if isinstance(node, cst.FunctionDef) and facts.kinds.of_function(node):
             _check_function(node, facts)
         elif isinstance(node, cst.Call) and _may_run_anything(node, facts):
             raise CannotFollow("which function runs here can't be seen, and it may read gradients", node, 15)
         elif isinstance(node, cst.Lambda) and facts.kinds.of(node.body):
             raise CannotFollow("a lambda steps, or reads or clears gradients", node, 26)
-    for use in walk(facts.index.module):
+    for use in facts.index.nodes:
         if isinstance(use, (cst.Name, cst.Attribute)) and _is_ours(use, loop, facts) and not _is_understood(use, facts):
             raise CannotFollow("what is done with the optimizer here can't be followed", use, 8)
     check_freezing(loop, facts)
@@ -109,7 +108,7 @@ def _check_function(function: cst.FunctionDef, facts: Facts) -> None:
             raise CannotFollow(f"`{name}` is decorated, so what runs when it's called can't be seen", function, 26)
     if name.startswith("__") and name.endswith("__") and name not in _RUN_BY_A_CALL:
         raise CannotFollow(f"`{name}` steps, or reads or clears gradients, and Python runs it by itself", function, 26)
-    for node in walk(function.body):
+    for node in facts.index.walk(function.body):
         if isinstance(node, (cst.Yield, cst.Await)) and facts.index.function(node) is function:
             raise CannotFollow(f"`{name}` stops in the middle (`yield` or `await`)", function, 26)
 

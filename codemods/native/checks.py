@@ -6,7 +6,6 @@ from typing import Mapping
 
 import libcst as cst
 
-from ..tree import walk
 from .decision import Facts
 from .delays import check_delay
 from .half_sites import HalfUses
@@ -86,7 +85,7 @@ def check_gradients(loop: Loop, facts: Facts) -> None:
 def _is_always_called(model: Value, found: Slice, facts: Facts) -> bool:
     """Return whether a function that the loss comes from calls ``model`` whatever it is given."""
     for function in found.functions:
-        for call in walk(function.body):
+        for call in facts.index.walk(function.body):
             if not isinstance(call, cst.Call) or not facts.slices.runs(call, {model}):
                 continue
             branches = (cst.If, cst.IfExp, cst.For, cst.While, cst.Try, cst.BooleanOperation, cst.Lambda)
@@ -142,7 +141,7 @@ def check_half(loop: Loop, found: Findings, facts: Facts) -> None:
         if not masters:
             why = "at O2 the model's gradients aren't those of the master weights, and they are used here"
             raise CannotFollow(why, anchor, 18)
-    for node in walk(facts.index.module):
+    for node in facts.index.nodes:
         if node in found.steps or (isinstance(node, cst.Call) and any(True for _ in facts.solved.functions_of(node))):
             continue  # what a function of this file does is looked at inside it
         if isinstance(node, (cst.Call, cst.Assign, cst.AugAssign)) and facts.regions.computing.changes_weights(node):

@@ -15,7 +15,7 @@ class Classes:
 
     def __init__(self, index: Index) -> None:
         self.index = index
-        self.all = [node for node in walk(index.module) if isinstance(node, cst.ClassDef)]
+        self.all = [node for node in index.nodes if isinstance(node, cst.ClassDef)]
         by_name = {node.name.value: node for node in self.all}
         self._bases = {
             node: [by_name[name] for name in self._base_names(node) if name in by_name and by_name[name] is not node]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import libcst as cst
 
 from ..imports import STAR, ApexImport
-from ..tree import walk
 from .availability import Availability, GuardedImport, guarded_imports
 from .conditions import Conditions
 from .draft import Draft
@@ -30,7 +29,7 @@ class Cleanup:
         self.guarded = guarded_imports(index, apex)
         self.availability = Availability(index, conditions)
         self._tests = self.availability.tests()
-        self._in_tests = {node for test in self._tests for node in walk(test)}
+        self._in_tests = {node for test in self._tests for node in self.index.walk(test)}
 
     def run(self) -> set[cst.CSTNode]:
         """Write the clean-up and return the import aliases that go."""
@@ -78,7 +77,7 @@ class Cleanup:
     def _stored_modules(self) -> set[cst.CSTNode]:
         """``args.amp = amp``, where every read of ``args.amp`` is converted."""
         found: set[cst.CSTNode] = set()
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if not isinstance(node, cst.Assign) or len(node.targets) != 1:
                 continue
             target = node.targets[0].target
@@ -93,7 +92,7 @@ class Cleanup:
         keys = set(self.solved.keys(target))
         return [
             node
-            for node in walk(self.index.module)
+            for node in self.index.nodes
             if isinstance(node, cst.Attribute)
             and node.attr.value == target.attr.value
             and not isinstance(self.index.parent.get(node), cst.AssignTarget)
@@ -141,7 +140,7 @@ class Cleanup:
 
     def _globals(self, going: set[ApexImport]) -> None:
         names = {site.binds for site in going}
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if not isinstance(node, cst.Global) or not any(item.name.value in names for item in node.names):
                 continue
             left = [item for item in node.names if item.name.value not in names]
@@ -184,7 +183,7 @@ class Cleanup:
                 self.draft.replace(CODE, test, settled)
 
     def _asks_only_for(self, test: cst.BaseExpression, gone: set[str]) -> bool:
-        for node in walk(test):
+        for node in self.index.walk(test):
             if isinstance(node, cst.Name) and node.value in self.conditions.available and node.value not in gone:
                 return False
         return True

@@ -8,7 +8,6 @@ from typing import Collection, Sequence
 
 import libcst as cst
 
-from ..tree import walk
 from .events import Events
 from .half_calls import plain_backward, plain_clip
 from .index import Index, code_of
@@ -58,7 +57,9 @@ class Branches:
         for (a, site), (b, _) in zip(left, right):
             if self._scaled_text(a, site) != self._plain_text(b):
                 return None
-        has_masters = any(each in self.masters or each in self.clips for line in scaled.body for each in walk(line))
+        has_masters = any(
+            each in self.masters or each in self.clips for line in scaled.body for each in self.index.walk(line)
+        )
         statements = tuple((a, b) for (a, _), (b, _) in zip(left, right))
         return Pair(node, scaled, plain, statements, has_masters)
 
@@ -85,7 +86,7 @@ class Branches:
             backward = f"{site.alias}.backward("
             if text.startswith(backward):
                 text = f"{_as_receiver(site.loss)}.backward(" + text[len(backward) :]
-        for each in walk(node):
+        for each in self.index.walk(node):
             if isinstance(each, cst.Call) and each in self.masters:
                 text = text.replace(code_of(each), _PARAMETERS)
             if isinstance(each, cst.Call) and each in self.clips:
@@ -94,7 +95,7 @@ class Branches:
 
     def _plain_text(self, node: cst.CSTNode) -> str:
         text = _bare(node)
-        for each in walk(node):
+        for each in self.index.walk(node):
             if "clip" in text and _takes_parameters(each) and self._owns(each):
                 text = text.replace(code_of(each), _PARAMETERS)
         return _CLIP.sub("clip_grad_norm_(", text) if self.clips else text

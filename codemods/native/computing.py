@@ -93,7 +93,7 @@ class Computing:
 
     def involves_model(self, node: cst.CSTNode) -> bool:
         """Return whether ``node`` calls a model or criterion, or hands one to what it calls."""
-        for call in walk(node):
+        for call in self.index.walk(node):
             if isinstance(call, cst.Call) and self.call_computes(call):
                 if self.slices.is_object(call.func) and any(isinstance(v, OBJECTS) for v in self.solved.of(call.func)):
                     return True
@@ -105,7 +105,7 @@ class Computing:
 
     def lowers(self, node: cst.CSTNode) -> bool:
         """Return whether ``node`` runs what autocast does in half precision even on float32 data."""
-        for each in walk(node):
+        for each in self.index.walk(node):
             if isinstance(each, cst.BinaryOperation) and isinstance(each.operator, cst.MatrixMultiply):
                 return True
             if isinstance(each, cst.Call):

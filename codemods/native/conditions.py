@@ -223,7 +223,7 @@ class Conditions:
 
     def _attribute_stores(self) -> dict[tuple[object, str], list[cst.BaseExpression | None]]:
         found: dict[tuple[object, str], list[cst.BaseExpression | None]] = {}
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if isinstance(node, cst.Assign):
                 for target in node.targets:
                     self._note_stores(target.target, node.value, found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import decorator_name, walk
+from ..tree import decorator_name
 from .index import Index
 from .solve import Solved
 from .values import FunctionValue
@@ -43,17 +43,19 @@ def _is_wrapper(function: cst.FunctionDef, index: Index) -> bool:
     inner = [each for each in function.body.body if isinstance(each, cst.FunctionDef)]
     if len(inner) != 1 or len(function.params.params) != 1 or function.asynchronous is not None:
         return False
-    returned = [n.value for n in walk(function.body) if isinstance(n, cst.Return) and index.function(n) is function]
+    returned = [
+        n.value for n in index.walk(function.body) if isinstance(n, cst.Return) and index.function(n) is function
+    ]
     if len(returned) != 1 or not isinstance(returned[0], cst.Name) or returned[0].value != inner[0].name.value:
         return False
     return _calls_once(inner[0], function.params.params[0].name.value, index)
 
 
 def _calls_once(inner: cst.FunctionDef, name: str, index: Index) -> bool:
-    uses = [n for n in walk(inner.body) if isinstance(n, cst.Name) and n.value == name]
-    calls = [n for n in walk(inner.body) if isinstance(n, cst.Call) and n.func in uses]
+    uses = [n for n in index.walk(inner.body) if isinstance(n, cst.Name) and n.value == name]
+    calls = [n for n in index.walk(inner.body) if isinstance(n, cst.Call) and n.func in uses]
     calls = [call for call in calls if _hands_everything_on(call, inner.params)]
-    if len(calls) != 1 or any(isinstance(n, (cst.Yield, cst.Await)) for n in walk(inner.body)):
+    if len(calls) != 1 or any(isinstance(n, (cst.Yield, cst.Await)) for n in index.walk(inner.body)):
         return False
     inside = [each for each in index.ancestors(calls[0]) if index.holds(inner.body, each)]
     asks_its_name = all(isinstance(index.parent.get(use), cst.Attribute) or use is calls[0].func for use in uses)
@@ -83,7 +85,9 @@ def _gives_back(call: cst.Call, index: Index) -> bool:
         return False
     name, inner = line.targets[0].target.value, index.function(call)
     assert inner is not None
-    returned = [n.value for n in walk(inner.body) if isinstance(n, cst.Return)]
-    bound = [n for n in walk(inner.body) if isinstance(n, cst.AssignTarget) and name in index.module.code_for_node(n)]
+    returned = [n.value for n in index.walk(inner.body) if isinstance(n, cst.Return)]
+    bound = [
+        n for n in index.walk(inner.body) if isinstance(n, cst.AssignTarget) and name in index.module.code_for_node(n)
+    ]
     is_returned = all(isinstance(each, cst.Name) and each.value == name for each in returned)
     return bool(returned) and is_returned and len(bound) == 1

@@ -86,7 +86,7 @@ class Defaults:
     def _fields(self, node: cst.Attribute) -> Iterator[cst.BaseExpression]:
         """Yield what is stored in the attribute ``node`` of the same objects."""
         keys = set(self.solved.keys(node))
-        for each in walk(self.solved.index.module):
+        for each in self.solved.index.nodes:
             if isinstance(each, cst.Assign):
                 for target in each.targets:
                     if isinstance(target.target, cst.Attribute) and keys & set(self.solved.keys(target.target)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import walk
 from .collapse import Branches, Pair
 from .decision import Decision, Facts, is_bfloat16
 from .draft import Draft
@@ -55,7 +54,7 @@ class Emitter:
     # -- branches ------------------------------------------------------------------------------------------------
 
     def _pairs(self) -> None:
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if not isinstance(node, cst.If):
                 continue
             truth = self.facts.conditions.truth(node.test, self.decision.facts)
@@ -68,7 +67,7 @@ class Emitter:
     def _concerns_loop(self, pair: Pair) -> bool:
         mine = {block.block for block in self.decision.loop.blocks}
         masters = {call.call for call in self.decision.loop.calls if call.name == "master_params"} | set(self.clips)
-        return any(each in mine or each in masters for line in pair.scaled.body for each in walk(line))
+        return any(each in mine or each in masters for line in pair.scaled.body for each in self.index.walk(line))
 
     def _is_guard(self, node: cst.If, truth: bool) -> bool:
         """Return whether the test of ``node`` is the condition under which amp was initialized, and nothing more."""
@@ -90,7 +89,7 @@ class Emitter:
             self.draft.unwrap("AMP107", pair.node, pair.plain)
             for scaled, plain in pair.statements:
                 self.instead[scaled] = plain
-                for call in walk(plain):
+                for call in self.index.walk(plain):
                     if isinstance(call, cst.Call) and self._is_backward(call):
                         self._scale_receiver(call, self._scaler_of_pair(pair), "AMP102")
         else:
@@ -102,7 +101,7 @@ class Emitter:
 
     def _scaler_of_pair(self, pair: Pair) -> int:
         for line in pair.scaled.body:
-            for node in walk(line):
+            for node in self.index.walk(line):
                 for block in self.decision.loop.blocks:
                     if node is block.block:
                         return self._number(block)
@@ -118,7 +117,7 @@ class Emitter:
         if not isinstance(site.block, cst.With):
             self._backward_call(site)
             return
-        uses = [n for n in walk(site.block.body) if isinstance(n, cst.Name) and n.value == site.alias]
+        uses = [n for n in self.index.walk(site.block.body) if isinstance(n, cst.Name) and n.value == site.alias]
         receivers = [each for each in uses if self._is_receiver(each)]
         loss = self._hoisted(site.loss, site.block, site.function)
         scaled = self._scaled(loss, self._number(site), site.function)
@@ -151,7 +150,7 @@ class Emitter:
 
     def _is_free_in(self, name: str, function: cst.FunctionDef | None) -> bool:
         where = self.index.module if function is None else function
-        return not any(isinstance(node, cst.Name) and node.value == name for node in walk(where))
+        return not any(isinstance(node, cst.Name) and node.value == name for node in self.index.walk(where))
 
     def _is_read_elsewhere(self, site: ScaleLoss) -> bool:
         """Return whether the scaled loss is read behind its block, or has the name of the loss itself."""
@@ -164,7 +163,7 @@ class Emitter:
             and node.value == site.alias
             and not any(self.index.holds(block, node) for block in others)
             and not isinstance(self.index.parent.get(node), (cst.AssignTarget, cst.AsName))
-            for node in walk(scope)
+            for node in self.index.walk(scope)
         )
 
     def _is_receiver(self, use: cst.Name) -> bool:
@@ -285,7 +284,7 @@ class Emitter:
     def _model_parameters(self, call: cst.Call, entity: Entity) -> str | None:
         """Return ``model.parameters()`` where the optimizer was built from just that, by a name that is seen here."""
         reach = self.facts.events.reach
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if not (isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and not node.args):
                 continue
             model = node.func.value
@@ -299,7 +298,7 @@ class Emitter:
         return None
 
     def _is_free(self, name: str) -> bool:
-        return not any(isinstance(node, cst.Name) and node.value == name for node in walk(self.index.module))
+        return not any(isinstance(node, cst.Name) and node.value == name for node in self.index.nodes)
 
     # -- regions -------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import walk
 from .decision import Decision, Facts
 from .guards import split_test
 from .index import code_of
@@ -57,7 +56,7 @@ class Enabled:
     def in_function(self, function: cst.FunctionDef | None) -> cst.BaseExpression | None:
         """Return the condition as ``function`` itself asks for it; None if it doesn't."""
         if self.level_test() is None and self.decision.guard.parts:
-            for node in walk(self.facts.index.module if function is None else function.body):
+            for node in self.facts.index.walk(self.facts.index.module if function is None else function.body):
                 if isinstance(node, cst.If) and self.facts.index.function(node) is function:
                     found = self._asked(node)
                     if found is not None:
@@ -72,7 +71,9 @@ class Enabled:
         atoms = {
             a for a in conditions.conjuncts(node.test, truth) if a.left.partition("@")[0] not in conditions.available
         }
-        if atoms != set(self.decision.guard.facts) or any(isinstance(each, cst.Call) for each in walk(node.test)):
+        if atoms != set(self.decision.guard.facts) or any(
+            isinstance(each, cst.Call) for each in self.facts.index.walk(node.test)
+        ):
             return None
         parts = [(test, value) for test, value in split_test(node.test, truth) if not conditions.is_availability(test)]
         text = " and ".join(_text(test, value) for test, value in parts)
@@ -80,7 +81,7 @@ class Enabled:
         return cst.parse_expression(text if is_bool else f"bool({text})")
 
     def _check_pure(self, test: cst.BaseExpression) -> None:
-        for node in walk(test):
+        for node in self.facts.index.walk(test):
             if isinstance(node, cst.Call):
                 name = node.func.attr.value if isinstance(node.func, cst.Attribute) else code_of(node.func)
                 if name not in _PURE_CALLS:
@@ -125,7 +126,7 @@ class Enabled:
         return bool(calls) and actions <= {"store_true", "store_false"} and not self._is_stored(destination)
 
     def _is_stored(self, attribute: str) -> bool:
-        for node in walk(self.facts.index.module):
+        for node in self.facts.index.nodes:
             if isinstance(node, (cst.Assign, cst.AugAssign, cst.AnnAssign)):
                 targets = [t.target for t in node.targets] if isinstance(node, cst.Assign) else [node.target]
                 if any(isinstance(t, cst.Attribute) and t.attr.value == attribute for t in targets):

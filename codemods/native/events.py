@@ -8,7 +8,6 @@ from typing import Sequence
 
 import libcst as cst
 
-from ..tree import walk
 from .half_sites import HalfUses
 from .index import Index
 from .loss_scales import ScaleRead
@@ -79,7 +78,7 @@ class Events:
         self.plain_backwards: list[Happening] = []
         self._models = models
         self._inside = {each for model in self._models for each in reach.inside(model)}
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             found = [] if self._is_in_optimizer(node) else self._happenings(node)
             if found:
                 self.at[node] = found
@@ -317,11 +316,11 @@ class Events:
 
     def owners(self, parameters: cst.BaseExpression) -> tuple[Entity, ...] | None:
         """Return the optimizers that may own any of ``parameters``; None if it may be any."""
-        for each in walk(parameters):
+        for each in self.index.walk(parameters):
             if isinstance(each, cst.Call) and self._is_master_params(each) and each.args:
                 owner = self.optimizer(each.args[0].value)
                 return None if owner is None else (owner,)
-        direct = [self.optimizer(e.value) for e in walk(parameters) if isinstance(e, cst.Attribute)]
+        direct = [self.optimizer(e.value) for e in self.index.walk(parameters) if isinstance(e, cst.Attribute)]
         named = tuple(each for each in direct if each is not None)
         if named:
             return named

@@ -152,7 +152,7 @@ class _Planner:
     def _other_optimizers(self, optimizers: Sequence[Entity]) -> Iterator[Entity]:
         """Yield the optimizers of torch that amp never gets."""
         known = {each.value for each in optimizers}
-        for call in walk(self.index.module):
+        for call in self.index.nodes:
             if not isinstance(call, cst.Call) or self.objects.leader(Made(call)) in known:
                 continue
             for value in self.solved.of(call.func):
@@ -164,7 +164,7 @@ class _Planner:
                     yield Entity(self.objects.leader(Made(call)), value.node.name.value)
 
     def _entry_points(self) -> Iterator[cst.FunctionDef]:
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             is_called = isinstance(node, cst.FunctionDef) and self.solved.calls.get(node)
             if isinstance(node, cst.FunctionDef) and (not is_called or node in self.solved.handed_on):
                 yield node
@@ -207,7 +207,7 @@ class _Planner:
             raise CannotFollow("amp's state is saved or loaded, and the file has several training loops", loop.first, 9)
         for node, path in self._other_uses():
             raise CannotFollow(f"the file also uses `{path}`, which only the drop-in has", node)
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if isinstance(node, cst.Attribute) and node.attr.value in _PRIVATE and not self._is_explained(node, ""):
                 raise CannotFollow(f"the file uses `{node.attr.value}`, what Apex keeps on an optimizer", node)
             if isinstance(node, cst.SimpleString) and node.evaluated_value in _PRIVATE:
@@ -260,7 +260,7 @@ class _Planner:
     def _has_data_parallel(self) -> bool:
         return any(
             isinstance(value, Imported) and value.path in _DATA_PARALLEL
-            for node in walk(self.index.module)
+            for node in self.index.nodes
             if isinstance(node, cst.Call)
             for value in self.solved.of(node.func)
         )

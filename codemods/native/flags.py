@@ -64,7 +64,7 @@ def _stores(read: cst.Name | cst.Attribute, solved: Solved) -> Iterator[cst.CSTN
                 yield binder
         return
     keys = set(solved.keys(read))
-    for node in walk(index.module):
+    for node in index.nodes:
         target = node.target if isinstance(node, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign)) else None
         if not isinstance(target, cst.Attribute) or target.attr.value != read.attr.value:
             continue

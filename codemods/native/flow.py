@@ -9,7 +9,7 @@ from typing import Callable, Iterable, Sequence
 
 import libcst as cst
 
-from ..tree import children, walk
+from ..tree import children
 from .assumptions import Assumptions
 from .conditions import Conditions
 from .events import Events, Happening
@@ -191,13 +191,17 @@ class Flow:
                     return True
                 if isinstance(value, ClassValue) and self._exit_returns(value.node):
                     return True
-                if isinstance(value, FunctionValue) and any(isinstance(n, cst.Try) for n in walk(value.node.body)):
+                if isinstance(value, FunctionValue) and any(
+                    isinstance(n, cst.Try) for n in self.index.walk(value.node.body)
+                ):
                     return True
         return False
 
     def _exit_returns(self, owner: cst.ClassDef) -> bool:
         method = self.events.solved.classes.method(owner, "__exit__")
-        returns = [n.value for n in walk(method.body) if isinstance(n, cst.Return)] if method is not None else []
+        returns = (
+            [n.value for n in self.index.walk(method.body) if isinstance(n, cst.Return)] if method is not None else []
+        )
         return any(v is not None and not (isinstance(v, cst.Name) and v.value in ("None", "False")) for v in returns)
 
     def _caught_around(self, node: cst.With, states: States) -> Out:
@@ -377,11 +381,11 @@ class Flow:
         line = self.index.statement(node)
         if not isinstance(line, cst.Assign):
             return False
-        names = {n.value for t in line.targets for n in walk(t.target) if isinstance(n, cst.Name)}
+        names = {n.value for t in line.targets for n in self.index.walk(t.target) if isinstance(n, cst.Name)}
         scope = self.index.module if site.function is None else site.function.body
         return any(
             isinstance(each, cst.Name) and each.value in names and not self.index.holds(site.block, each)
-            for each in walk(scope)
+            for each in self.index.walk(scope)
         )
 
     def _anchor(self, node: cst.CSTNode) -> cst.CSTNode | None:

@@ -7,7 +7,6 @@ from typing import Iterator
 
 import libcst as cst
 
-from ..tree import walk
 from .decision import Facts
 from .loop import Loop
 from .problem import CannotFollow
@@ -56,7 +55,7 @@ def _is_unfrozen(block: ScaleLoss, mine: frozenset[Value], toggles: list[Toggle]
 
 
 def _toggles(facts: Facts) -> Iterator[Toggle]:
-    for node in walk(facts.index.module):
+    for node in facts.index.nodes:
         if isinstance(node, cst.Assign) and any(_is_switch(target.target) for target in node.targets):
             function = facts.index.function(node)
             calls = facts.solved.calls.get(function, set()) if function is not None else set()
@@ -95,7 +94,7 @@ def _goes_over_parameter(node: cst.CSTNode, facts: Facts) -> bool:
     """Return whether the loop around ``node`` is over what its function is given."""
     for outer in facts.index.ancestors(node):
         if isinstance(outer, cst.For):
-            for name in walk(outer.iter):
+            for name in facts.index.walk(outer.iter):
                 if isinstance(name, cst.Name):
                     binders = facts.solved.names.binders(name.value, facts.index.scope(name))
                     if any(isinstance(binder, cst.Param) for binder in binders):

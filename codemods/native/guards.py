@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from ..tree import walk
 from .conditions import Atom, Conditions
 from .index import Index
 from .levels import OptLevel
@@ -83,7 +82,7 @@ def _keeps_from_twice(test: cst.BaseExpression, truth: bool, branch: cst.If, ind
     if truth or not isinstance(test, (cst.Name, cst.Attribute)):
         return False
     text = index.module.code_for_node(test)
-    for node in walk(branch.body):
+    for node in index.walk(branch.body):
         is_set = isinstance(node, cst.Assign) and isinstance(node.value, cst.Name) and node.value.value == "True"
         if is_set and any(index.module.code_for_node(target.target) == text for target in node.targets):  # type: ignore[attr-defined]
             return True

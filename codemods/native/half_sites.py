@@ -7,7 +7,6 @@ from typing import Collection, Iterator, Mapping
 
 import libcst as cst
 
-from ..tree import walk
 from .index import Index, code_of
 from .known_calls import HALF_MODELS, HALF_OPTIMIZERS
 from .objects import Objects
@@ -53,7 +52,7 @@ class HalfUses:
 
 def find_half_uses(index: Index, solved: Solved, objects: Objects, problems: list[CannotFollow]) -> HalfUses | None:
     """Return the uses of a file; None if it has no FP16_Optimizer."""
-    calls = [node for node in walk(index.module) if isinstance(node, cst.Call)]
+    calls = [node for node in index.nodes if isinstance(node, cst.Call)]
     found = HalfUses([call for call in calls if _apex_path(call, solved) in HALF_OPTIMIZERS])
     if not found.wrapped:
         return None
@@ -84,7 +83,7 @@ def _made_half(call: cst.Call, name: str, solved: Solved) -> cst.BaseExpression 
 
 def _lacking(index: Index, objects: Objects, ours: set[Value], halves: Collection[cst.Call]) -> Iterator[CannotFollow]:
     """Yield what a native program has no word for: Apex's own attributes, and tensors made half in other ways."""
-    for node in walk(index.module):
+    for node in index.nodes:
         if not isinstance(node, cst.Attribute) or any(each in halves for each in index.ancestors(node)):
             continue
         name = node.attr.value

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from ..tree import walk
 from .index import Index, code_of
 from .known_calls import HANDLE
 from .objects import Objects
@@ -46,7 +45,7 @@ def find_handles(index: Index, solved: Solved, objects: Objects, problems: list[
     """Return the optimizers that a handle wraps. What else is done with a handle goes to ``problems``."""
     wrapped: list[Wrapped] = []
     idle: list[cst.Call] = []
-    for node in walk(index.module):
+    for node in index.nodes:
         if not isinstance(node, (cst.Name, cst.Attribute)) or not _is_handle(node, solved):
             continue
         part = index.parent.get(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator, Union
+from typing import Iterator, Sequence, Union
 
 import libcst as cst
 
@@ -23,10 +23,24 @@ class Index:
         self.names = names
         self.parent: dict[cst.CSTNode, cst.CSTNode] = {}
         self.order: dict[cst.CSTNode, int] = {}
-        for node in walk(module):
-            self.order[node] = len(self.order)
+        #: every node that holds code, parents before children, in source order
+        self.nodes: tuple[cst.CSTNode, ...] = tuple(walk(module))
+        self._end: dict[cst.CSTNode, int] = {}
+        for place, node in enumerate(self.nodes):
+            self.order[node] = place
             for child in children(node):
                 self.parent[child] = node
+        for place in range(len(self.nodes) - 1, -1, -1):
+            node = self.nodes[place]
+            end = self._end.setdefault(node, place + 1)
+            parent = self.parent.get(node)
+            if parent is not None:
+                self._end[parent] = max(end, self._end.get(parent, 0))
+
+    def walk(self, node: cst.CSTNode) -> Sequence[cst.CSTNode]:
+        """Return ``node`` and every node below it: what :func:`~..tree.walk` yields, without going there again."""
+        start = self.order.get(node)
+        return tuple(walk(node)) if start is None else self.nodes[start : self._end[node]]
 
     def ancestors(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         """Yield the nodes around ``node``, from the inside out, the module last."""

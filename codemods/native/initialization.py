@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import walk
 from .decision import Decision, Facts, is_bfloat16
 from .draft import Draft
 from .enabled import Enabled
@@ -135,7 +134,9 @@ class Initialization:
         parts = [test for test, _ in self.decision.guard.parts]
         level = self.decision.level.expression
         parts += [use.value for use in self.decision.loop.scales if isinstance(use, ScaleWrite)]
-        for name in (each for part in [*parts, *([level] if level is not None else [])] for each in walk(part)):
+        for name in (
+            each for part in [*parts, *([level] if level is not None else [])] for each in self.index.walk(part)
+        ):
             parent = self.index.parent.get(name)
             if not isinstance(name, cst.Name) or (isinstance(parent, cst.Attribute) and parent.attr is name):
                 continue
@@ -180,7 +181,7 @@ class Initialization:
             self.draft.before("AMP109", _first_place(constructor), *lines)
 
     def _calls_super(self, constructor: cst.FunctionDef, others: set[cst.FunctionDef]) -> bool:
-        for node in walk(constructor.body):
+        for node in self.index.walk(constructor.body):
             if isinstance(node, cst.Call):
                 found = {function for function, _ in self.facts.solved.functions_of(node)}
                 if found & (others - {constructor}):

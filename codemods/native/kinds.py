@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import libcst as cst
 
-from ..tree import children, walk
+from ..tree import children
 from .events import Events
 from .states import Event
 
@@ -29,7 +29,7 @@ class Kinds:
         return self._functions.get(function, frozenset())
 
     def _solve(self) -> None:
-        functions = [n for n in walk(self.events.index.module) if isinstance(n, cst.FunctionDef)]
+        functions = [n for n in self.events.index.nodes if isinstance(n, cst.FunctionDef)]
         changed = True
         while changed:
             changed = False

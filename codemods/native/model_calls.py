@@ -6,7 +6,6 @@ from typing import Iterable, Sequence
 
 import libcst as cst
 
-from ..tree import walk
 from .index import Index
 from .kinds import Kinds
 from .loop_shapes import is_no_grad, is_no_grad_call
@@ -28,7 +27,7 @@ class ModelCalls:
     def check(self, models: frozenset[Value], regions: Sequence[Region], losses: Iterable[cst.CSTNode]) -> None:
         """Raise CannotFollow for a call of a model in training that no region holds: under Apex it was cast as well."""
         held = {line for region in regions for line in self.regions.lines_of(region)} | set(losses)
-        for call in walk(self.index.module):
+        for call in self.index.nodes:
             if not isinstance(call, cst.Call) or not self._computes_with(call, models):
                 continue
             if not self._is_held(call, held, ()) and not self._is_evaluation(call):
@@ -37,7 +36,7 @@ class ModelCalls:
     def check_held(self, models: frozenset[Value], regions: Sequence[Region], start: cst.CSTNode) -> None:
         """Raise CannotFollow for a call of a model that no region holds, unless it is over before ``start``."""
         held = {line for region in regions for line in self.regions.lines_of(region)}
-        for call in walk(self.index.module):
+        for call in self.index.nodes:
             if not isinstance(call, cst.Call) or not self._computes_with(call, models):
                 continue
             if not self._is_held(call, held, ()) and not self._is_over(call, start, ()):
@@ -80,7 +79,7 @@ class ModelCalls:
             if isinstance(outer, (cst.Lambda, cst.GeneratorExp)):
                 return True
             if isinstance(outer, cst.FunctionDef):
-                return any(isinstance(each, cst.Yield) for each in walk(outer.body))
+                return any(isinstance(each, cst.Yield) for each in self.index.walk(outer.body))
         return False
 
     def _is_evaluation(self, node: cst.CSTNode) -> bool:
@@ -99,7 +98,7 @@ class ModelCalls:
             return False
         return any(
             isinstance(each, cst.Call) and isinstance(each.func, cst.Attribute) and each.func.attr.value == "eval"
-            for each in walk(function.body)
+            for each in self.index.walk(function.body)
         ) or self._is_called_by_evaluation(function)
 
     def _is_called_by_evaluation(self, function: cst.FunctionDef) -> bool:

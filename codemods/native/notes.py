@@ -6,7 +6,6 @@ import libcst as cst
 
 from ..edits import Site
 from ..findings import Kind
-from ..tree import walk
 from .decision import Decision, Facts
 from .index import Index
 from .loop_shapes import is_no_grad
@@ -53,7 +52,7 @@ def _levels(decision: Decision) -> list[tuple[str, Site]]:
 def _unsaved(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
     if any(call.name == "state_dict" for call in decision.loop.calls) or decision.is_plain:
         return []
-    for node in walk(facts.index.module):
+    for node in facts.index.nodes:
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute) and node.func.attr.value == "save":
             receiver = node.func.value
             if isinstance(receiver, cst.Name) and receiver.value == "torch":
@@ -63,7 +62,7 @@ def _unsaved(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
 
 
 def _evaluation(facts: Facts) -> list[tuple[str, Site]]:
-    for node in walk(facts.index.module):
+    for node in facts.index.nodes:
         if isinstance(node, cst.With) and is_no_grad(node) and facts.regions.computing.computes(node.body):
             message = "evaluation ran in mixed precision under Apex; now it runs in float32"
             return [_note(EVALUATION, node, message, "`--autocast-eval` puts it under autocast as well")]
@@ -86,7 +85,7 @@ def _accumulation(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
         for outer in index.ancestors(node):
             if isinstance(outer, cst.If) and any(index.holds(outer, block.block) for block in decision.loop.blocks):
                 break  # its backward stands under the same condition, so nothing is accumulated
-            if isinstance(outer, cst.If) and any(isinstance(each, cst.Modulo) for each in walk(outer.test)):
+            if isinstance(outer, cst.If) and any(isinstance(each, cst.Modulo) for each in facts.index.walk(outer.test)):
                 message = (
                     "with gradient accumulation an overflow now counts once per step, not once per backward, "
                     "so other steps may be skipped"

@@ -7,7 +7,6 @@ from typing import Iterator
 
 import libcst as cst
 
-from ..tree import walk
 from .index import Index, code_of
 from .solve import Solved
 from .values import OBJECTS, Made, Several, Value
@@ -73,7 +72,7 @@ class Objects:
 
     def _join_assignments(self) -> None:
         first: dict[object, Value] = {}
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if not isinstance(node, cst.Assign):
                 continue
             for target in node.targets:

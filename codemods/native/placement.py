@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import libcst as cst
 
-from ..tree import dotted_name, walk
+from ..tree import dotted_name
 from .decorators import passes_arguments_on
 from .index import Index
 from .known_calls import INITIALIZE
@@ -81,7 +81,9 @@ class Placing:
         """Return ``home`` as a builder, and the one function that calls it."""
         if home is None or home in self.solved.handed_on or self.index.class_of(home) is not None:
             return None, None
-        returns = [n for n in walk(home.body) if isinstance(n, cst.Return) and self.index.function(n) is home]
+        returns = [
+            n for n in self.index.walk(home.body) if isinstance(n, cst.Return) and self.index.function(n) is home
+        ]
         returned = returns[0].value if len(returns) == 1 else None
         calls = self.solved.calls.get(home, set())
         callers = {self.index.function(call) for call in calls}
@@ -114,7 +116,7 @@ class Placing:
             if not self._has_attribute(self._outermost(home) or home, placement):  # type: ignore[arg-type]
                 raise CannotFollow("amp is initialized where there is no `self`", home or self.index.module, 26)
             for each in self.solved.classes.members(owner):
-                if any(isinstance(node, cst.Name) and node.value == "__slots__" for node in walk(each.body)):
+                if any(isinstance(node, cst.Name) and node.value == "__slots__" for node in self.index.walk(each.body)):
                     raise CannotFollow(f"`{each.name.value}` has __slots__, so it can't keep a scaler", each, 26)
         placement.available.add(home)
         for user in sorted(users, key=lambda f: -1 if f is None else self.index.order[f]):
@@ -200,4 +202,4 @@ class Placing:
 
 def is_free(name: str, index: Index) -> bool:
     """Return whether nothing in the file is called ``name``, neither a variable nor an attribute or keyword."""
-    return all(not (isinstance(node, cst.Name) and node.value == name) for node in walk(index.module))
+    return all(not (isinstance(node, cst.Name) and node.value == name) for node in index.nodes)

@@ -48,7 +48,7 @@ class Reach:
         return frozenset(found)
 
     def _added_groups(self, optimizer: Entity) -> Iterator[cst.Call]:
-        for call in walk(self.index.module):
+        for call in self.index.nodes:
             func = call.func if isinstance(call, cst.Call) else None
             if not isinstance(call, cst.Call) or not isinstance(func, cst.Attribute):
                 continue
@@ -60,7 +60,7 @@ class Reach:
         inner = [
             argument
             for function, _ in self.solved.functions_of(call)
-            for made in walk(function.body)
+            for made in self.index.walk(function.body)
             if isinstance(made, cst.Call) and Made(made) in self.solved.of(made) and self._is_class(made)
             for argument in self._parameter_arguments(made)
         ]
@@ -77,7 +77,7 @@ class Reach:
         return any(
             isinstance(made, cst.Call) and self._is_class(made)
             for function, _ in self.solved.functions_of(call)
-            for made in walk(function.body)
+            for made in self.index.walk(function.body)
         )
 
     def _is_class(self, call: cst.Call) -> bool:
@@ -91,7 +91,7 @@ class Reach:
     def makers(self, optimizer: Entity) -> list[cst.Call]:
         """Return the calls that make ``optimizer``."""
         calls = []
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             is_made = isinstance(node, cst.Call) and Made(node) in self.solved.of(node)
             if isinstance(node, cst.Call) and is_made and self.objects.leader(Made(node)) == optimizer.value:
                 calls.append(node)
@@ -102,7 +102,7 @@ class Reach:
         found: set[Value] = set()
         if depth > _DEEPEST:
             return found
-        for each in walk(node):
+        for each in self.index.walk(node):
             if isinstance(each, cst.Attribute) and each.attr.value in _PARAMETERS:
                 found |= self.objects.values(each.value)
             elif isinstance(each, (cst.Name, cst.Attribute)) and not self._is_part_of_attribute(each):
@@ -199,8 +199,12 @@ class Reach:
         for call in self.makers(optimizer):
             waiting: list[cst.CSTNode] = [arg.value for arg in call.args]
             for _ in range(_DEEPEST):
-                waiting += [source for node in waiting for name in walk(node) for source in self._name_sources(name)]
-            conditions += [_condition(each) for node in waiting for each in walk(node) if isinstance(each, cst.CompIf)]
+                waiting += [
+                    source for node in waiting for name in self.index.walk(node) for source in self._name_sources(name)
+                ]
+            conditions += [
+                _condition(each) for node in waiting for each in self.index.walk(node) if isinstance(each, cst.CompIf)
+            ]
         others = {text for text in conditions if not text.endswith("requires_grad")}
         return all(text.startswith("not ") or f"not {text}" in others for text in others) and all(
             not text.startswith("not ") or text[4:] in others for text in others

@@ -7,7 +7,7 @@ from typing import Iterable, Iterator, Sequence
 
 import libcst as cst
 
-from ..tree import children, walk
+from ..tree import children
 from .computing import Computing
 from .index import Index, code_of
 from .kinds import Kinds
@@ -69,7 +69,7 @@ class Regions:
     def evaluation(self) -> list[Region]:
         """Return the regions of evaluation: what computes under ``torch.no_grad()``, also as a decorator."""
         regions: list[Region] = []
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if (
                 isinstance(node, cst.With)
                 and is_no_grad(node)
@@ -82,7 +82,7 @@ class Regions:
     def _evaluated(self, body: cst.BaseSuite) -> list[Region]:
         leaves = [
             statement
-            for statement in walk(body)
+            for statement in self.index.walk(body)
             if isinstance(statement, (cst.Assign, cst.AugAssign, cst.AnnAssign, cst.Expr, cst.Return))
             and self.computing.computes(statement)
             and not isinstance(self.index.block(statement), cst.SimpleStatementSuite)
@@ -99,7 +99,7 @@ class Regions:
         return self.computing.computes(statement)
 
     def _initializes(self, statement: cst.CSTNode) -> bool:
-        for call in walk(statement):
+        for call in self.index.walk(statement):
             if isinstance(call, cst.Call) and any(isinstance(v, Apex) for v in self.slices.solved.of(call.func)):
                 return True
         return False
@@ -189,7 +189,7 @@ class Regions:
         """``loss = loss / steps``, also under an ``if``: autocast doesn't change it, but it reads better inside."""
         if self.is_cut(line) or isinstance(line, (cst.Try, cst.TryStar, cst.For, cst.While, cst.With, cst.FunctionDef)):
             return False
-        return any(node in self._tail for node in walk(line))
+        return any(node in self._tail for node in self.index.walk(line))
 
     def _must_go_inside(self, line: cst.CSTNode) -> bool:
         return isinstance(line, _COMPOUND) and (self.is_cut(line) or isinstance(line, (cst.Try, cst.TryStar)))
@@ -238,7 +238,7 @@ class Regions:
 
     def _differentiates(self, line: cst.CSTNode) -> bool:
         """``torch.autograd.grad`` in the statement itself; inside a function of the file it's harmless."""
-        for node in walk(line):
+        for node in self.index.walk(line):
             if isinstance(node, cst.Call):
                 for value in self.slices.solved.of(node.func):
                     if isinstance(value, Imported) and value.path in ("torch.autograd.grad", "torch.func.grad"):
@@ -271,7 +271,7 @@ class Regions:
         names = {name for line in inside if self.index.function(line) is function for name in self._bound(line)}
         names |= self._passed_on(body, names, function)
         found: set[cst.CSTNode] = set()
-        for use in walk(body):
+        for use in self.index.walk(body):
             if not isinstance(use, cst.Name) or use.value not in names or self.index.function(use) is not function:
                 continue
             if not self._is_read(use) or self._is_in(use, inside):
@@ -290,12 +290,12 @@ class Regions:
     def _passed_on(self, body: cst.CSTNode, names: set[str], function: cst.FunctionDef | None) -> set[str]:
         """Return the names that are bound outside to what is as half as ``names``: ``kept = output.detach()``."""
         found: set[str] = set()
-        for node in walk(body):
+        for node in self.index.walk(body):
             if not isinstance(node, cst.Assign) or self.index.function(node) is not function:
                 continue
-            reads = {n.value for n in walk(node.value) if isinstance(n, cst.Name)}
+            reads = {n.value for n in self.index.walk(node.value) if isinstance(n, cst.Name)}
             if reads & (names | found) and not self.computing.computes(node.value):
-                found |= {n.value for t in node.targets for n in walk(t.target) if isinstance(n, cst.Name)}
+                found |= {n.value for t in node.targets for n in self.index.walk(t.target) if isinstance(n, cst.Name)}
         return found - {"self"}
 
     def _is_harmless(self, statement: cst.CSTNode) -> bool:
@@ -304,14 +304,14 @@ class Regions:
 
     def _bound(self, line: cst.CSTNode) -> set[str]:
         names = set()
-        for node in walk(line):
+        for node in self.index.walk(line):
             targets: list[cst.CSTNode] = []
             if isinstance(node, cst.Assign):
                 targets = [target.target for target in node.targets]
             elif isinstance(node, (cst.AugAssign, cst.AnnAssign, cst.NamedExpr, cst.For)):
                 targets = [node.target]
             for target in targets:
-                names |= {n.value for n in walk(target) if isinstance(n, cst.Name)}
+                names |= {n.value for n in self.index.walk(target) if isinstance(n, cst.Name)}
         return names
 
     def _is_read(self, use: cst.Name) -> bool:
@@ -359,7 +359,7 @@ class Regions:
         for statement, source in self.slices.reaching(use.value, use):
             if statement in inside or self._is_in(statement, inside):
                 return True
-            if any(isinstance(n, cst.Name) and n.value in names for n in walk(source)):
+            if any(isinstance(n, cst.Name) and n.value in names for n in self.index.walk(source)):
                 return True
         return False
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from ..tree import walk
 from .half_sites import HalfUses, find_half_uses
 from .handle_sites import Handles, find_handles
 from .index import Index
@@ -113,7 +112,7 @@ def find_sites(index: Index, solved: Solved, objects: Objects) -> Sites:
     """Return every use of Apex's amp in the file."""
     sites = Sites()
     handles = find_handles(index, solved, objects, sites.problems)
-    for node in walk(index.module):
+    for node in index.nodes:
         if isinstance(node, cst.Subscript):
             _read_scale(node, index, solved, sites)
         if not isinstance(node, cst.Call):
@@ -148,7 +147,7 @@ def _read_half(index: Index, solved: Solved, objects: Objects, sites: Sites) -> 
             sites.explained.add(call.func)
             sites.initialize.append(_half_optimizer(call, uses, index, objects))
         ours = {each.value for init in sites.initialize if init.half for each in init.entities}
-        for node in walk(index.module):
+        for node in index.nodes:
             func = node.func if isinstance(node, cst.Call) else None
             is_backward = isinstance(func, cst.Attribute) and func.attr.value == "backward"
             if isinstance(node, cst.Call) and is_backward and objects.values(func.value) & ours:  # type: ignore[union-attr]

@@ -50,6 +50,8 @@ class Slices:
         self.solved: Solved = objects.solved
         self.index: Index = objects.index
         self._stores = self._attribute_stores()
+        self._known: dict[tuple[cst.BaseExpression, bool], Slice] = {}
+        self._words: dict[cst.CSTNode, frozenset[str]] = {}
         self._used: dict[cst.FunctionDef, set[Value]] = {}
         self.models = models | self._called()
 
@@ -75,13 +77,19 @@ class Slices:
 
     def of(self, node: cst.BaseExpression, gradients_only: bool = False) -> Slice:
         """Return the slice of ``node``. With ``gradients_only``, don't go where no gradient flows back."""
+        key = (node, gradients_only)
+        if key not in self._known:
+            self._known[key] = self._slice(node, gradients_only)
+        return self._known[key]
+
+    def _slice(self, node: cst.BaseExpression, gradients_only: bool) -> Slice:
         found = Slice()
         waiting: list[tuple[cst.CSTNode, cst.CSTNode]] = [(node, node)]
         seen: set[cst.CSTNode] = set()
         while waiting:
             expression, _ = waiting.pop()
             found.through |= self._used_by_callees(expression)
-            for call in walk(expression):
+            for call in self.index.walk(expression):
                 if isinstance(call, cst.Call):
                     found.functions.update(function for function, _ in self.solved.functions_of(call))
             for read in self._reads(expression, gradients_only):
@@ -102,7 +110,7 @@ class Slices:
     def _used_by_callees(self, node: cst.CSTNode) -> set[Value]:
         """Return the objects that the functions of this file which ``node`` calls use, through all that they call."""
         found: set[Value] = set()
-        for call in walk(node):
+        for call in self.index.walk(node):
             if isinstance(call, cst.Call):
                 for function, _ in self.solved.functions_of(call):
                     found |= self._used_in(function)
@@ -112,7 +120,7 @@ class Slices:
         if function not in self._used:
             self._used[function] = set()  # while it's looked at: recursion adds nothing
             found = self._used_by_callees(function.body)
-            for node in walk(function.body):
+            for node in self.index.walk(function.body):
                 if isinstance(node, (cst.Name, cst.Attribute)):
                     found |= self.objects.values(node)
             self._used[function] = found
@@ -147,7 +155,7 @@ class Slices:
             if function in seen:
                 continue
             seen.add(function)
-            for node in walk(function.body):
+            for node in self.index.walk(function.body):
                 if isinstance(node, cst.Attribute) and self._stored_by_others(node, function):
                     yield node
                 elif isinstance(node, cst.Call):
@@ -240,8 +248,13 @@ class Slices:
     def _names_in(target: cst.CSTNode, name: str) -> bool:
         return any(isinstance(each, cst.Name) and each.value == name for each in walk(target))
 
+    def _says(self, line: cst.CSTNode, name: str) -> bool:
+        if line not in self._words:
+            self._words[line] = frozenset(each.value for each in self.index.walk(line) if isinstance(each, cst.Name))
+        return name in self._words[line]
+
     def _bindings_in(self, line: cst.CSTNode, name: str) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
-        waiting = [line]
+        waiting = [line] if self._says(line, name) else []
         while waiting:
             node = waiting.pop()
             if isinstance(node, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
@@ -309,7 +322,7 @@ class Slices:
 
     def _attribute_stores(self) -> dict[object, list[tuple[cst.CSTNode, cst.CSTNode]]]:
         found: dict[object, list[tuple[cst.CSTNode, cst.CSTNode]]] = {}
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if isinstance(node, cst.Assign):
                 targets = [(t.target, node.value) for t in node.targets]
             elif isinstance(node, (cst.AugAssign, cst.AnnAssign)) and node.value is not None:
@@ -327,7 +340,7 @@ class Slices:
     def _called(self) -> set[Value]:
         """The objects that this file calls, or treats as a model."""
         found: set[Value] = set()
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if not isinstance(node, cst.Call):
                 continue
             found |= {self.objects.leader(v) for v in self.solved.of(node.func) if _can_be_called(v)}

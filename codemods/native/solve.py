@@ -13,7 +13,7 @@ import libcst as cst
 
 from ..imports import ApexImport
 from ..scopes import Names
-from ..tree import dotted_name, walk
+from ..tree import dotted_name
 from .classes import Classes, is_static
 from .index import Index
 from .known_calls import HANDLE, INIT, INITIALIZE, SAME_OBJECT, WRAPPERS
@@ -58,7 +58,7 @@ class Solved:
         self._table: dict[Key, set[Value]] = defaultdict(set)
         self._open: set[cst.CSTNode] = set()
         self._returns: dict[cst.FunctionDef, list[cst.BaseExpression]] = defaultdict(list)
-        self._nodes = list(walk(index.module))
+        self._nodes = list(index.nodes)
         self._memo: dict[cst.CSTNode, frozenset[Value]] = {}
         self._solve()
 

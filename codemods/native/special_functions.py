@@ -8,7 +8,7 @@ import libcst as cst
 
 from ..target import Target
 from ..torch_names import TorchNames
-from ..tree import decorator_name, walk
+from ..tree import decorator_name
 from .computing import Computing
 from .draft import Draft
 from .index import Index, code_of
@@ -46,7 +46,7 @@ class SpecialFunctions:
     # -- binary cross entropy ----------------------------------------------------------------------------------------
 
     def _bce_calls(self) -> Iterator[cst.Call]:
-        for node in walk(self.index.module):
+        for node in self.index.nodes:
             if isinstance(node, cst.Call) and self._is_bce(node):
                 yield node
 
@@ -122,7 +122,8 @@ class SpecialFunctions:
         if self.computing.lowers(method.body):
             return True
         return any(
-            isinstance(each, cst.Call) and self.computing.slices.is_object(each.func) for each in walk(method.body)
+            isinstance(each, cst.Call) and self.computing.slices.is_object(each.func)
+            for each in self.index.walk(method.body)
         )
 
     def _decorator(self, which: str, method: cst.FunctionDef) -> cst.BaseExpression:
