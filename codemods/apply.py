@@ -100,6 +100,9 @@ class _Rebuild:
             place = len(new)
             new.extend(before)
             if statement in self.wraps:
+                ahead = self.ahead_of(statement)
+                new.extend(made[:ahead])
+                made = made[ahead:]
                 wrap, start = self.wraps[statement], len(new)
             new.extend(made)
             if wrap is not None and statement is wrap.last:
@@ -112,6 +115,13 @@ class _Rebuild:
         if wrap is not None:
             raise ValueError("a wrap that ends in another block")
         return new, carried
+
+    def ahead_of(self, statement: cst.CSTNode) -> int:
+        """Return how many of the lines that ``statement`` becomes were put before it: they stay outside of a wrap."""
+        if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
+            return 0
+        insert = self.inserts.get(statement.body[0])
+        return 0 if insert is None else len(insert.before)
 
     def statement(self, statement: cst.CSTNode) -> tuple[list[cst.CSTNode], Nodes, list[cst.CSTNode]]:
         insert = self.inserts.get(statement)

@@ -134,10 +134,10 @@ def _rewrite(options: Options, review_command: str) -> int:
 
 
 def _paths(options: Options, settings: Settings, mode: WriteMode, style: Style) -> int:
+    from amp_migrate.progress import ProgressBar
     from amp_migrate.rewrite.discover import Selection
     from amp_migrate.rewrite.jobs import default_jobs, rare_collections
     from amp_migrate.rewrite.output import print_report
-    from amp_migrate.rewrite.progress import ProgressBar
     from amp_migrate.rewrite.session import rewrite_paths
 
     paths = options.paths or (os.curdir,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Collection, Mapping
 
 import libcst as cst
 
@@ -118,17 +118,18 @@ def check_wrappers(loop: Loop, found: Findings, facts: Facts) -> None:
             raise CannotFollow(f"`{owner.name.value}.step` steps the optimizer inside it", node, 8)
 
 
-def check_touches(loop: Loop, found: Findings, facts: Facts) -> None:
-    for (anchor, _), seen in found.touches.items():
-        if Gradients.SCALED not in seen:
-            continue
-        if seen & {Gradients.UNSCALED}:
-            raise CannotFollow("on some path the gradients would be unscaled twice here", anchor, 13)
+def touch_problems(found: Findings, numbers: Collection[int]) -> list[CannotFollow]:
+    """Return what is wrong about the places where gradients of the optimizers ``numbers`` are to be unscaled."""
+    problems = []
+    for (anchor, number), seen in found.touches.items():
         others = seen - {Gradients.SCALED}
-        if others:
-            raise CannotFollow(
-                f"on some path there is nothing to unscale here ({next(iter(others)).value})", anchor, 13
-            )
+        if number not in numbers or Gradients.SCALED not in seen or not others:
+            continue
+        why = f"on some path there is nothing to unscale here ({next(iter(others)).value})"
+        if Gradients.UNSCALED in seen:
+            why = "on some path the gradients would be unscaled twice here"
+        problems.append(CannotFollow(why, anchor, 13))
+    return problems
 
 
 def check_half(loop: Loop, found: Findings, facts: Facts) -> None:

@@ -16,8 +16,8 @@ from .checks import (
     check_members,
     check_run,
     check_scales,
-    check_touches,
     check_wrappers,
+    touch_problems,
 )
 from .conditions import Atom
 from .decision import Decision, Facts, NeedsReview, Review
@@ -76,9 +76,12 @@ def decide(loop: Loop, facts: Facts) -> Decision:
         return Decision(loop, guard, level, scale, {}, Findings(), [], Placement(init.function), world, [])
     scaler_of = _scalers(loop, reviews)
     findings = _run(loop, scaler_of, world, facts)
+    reviews += [
+        Review("the program leaves out a step; if gradients overflowed, Apex left out the next one as well", node)
+        for node in sorted({node for node, _, _ in findings.skips}, key=lambda each: facts.index.order[each])
+    ]
     check_gradients(loop, facts)
     check_delays(loop, findings, facts)
-    check_touches(loop, findings, facts)
     check_wrappers(loop, findings, facts)
     check_scales(loop, findings, scaler_of, facts)
     regions = facts.regions.of(_losses(loop, findings, facts))
@@ -173,8 +176,12 @@ def _is_main_guard(node: cst.If) -> bool:
     return "__name__" in code_of(node.test)
 
 
+#: what the native program may do besides, from what it usually does to what it seldom has to
+_MODES: tuple[tuple[str, ...], ...] = ((), ("eager",), ("resets",), ("skips",), ("skips", "eager"))
+
+
 def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts: Facts) -> Findings:
-    """Run the file on states, first without resets after caught exceptions, then with them."""
+    """Run the file on states, in the first of the modes in which nothing goes wrong."""
     holders = {each.function for each in loop.blocks} | {each.function for each in loop.initialize}
     values = {each.value for each in loop.optimizers}
     for happenings in facts.events.at.values():
@@ -194,13 +201,16 @@ def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts:
     for owner, problem in facts.events.problems:
         if owner is None or owner.value in values:
             raise problem
-    for resets in (False, True):
-        run = Flow(facts.events, facts.kinds, facts.conditions, replace(setup, resets=resets))
+    for mode in _MODES:
+        in_mode = replace(setup, resets="resets" in mode, skips="skips" in mode, eager="eager" in mode)
+        run = Flow(facts.events, facts.kinds, facts.conditions, in_mode)
         found = run.run(facts.entry_points)
         mine = [problem for number, problem in found.problems if number in numbers]
         if found.is_mixed:
             why = "gradients of a plain backward are read here, and it would have to be scaled"
             mine += [CannotFollow(why, node, 10) for number, node in found.plain_touches if number in numbers]
+        if not mine:
+            mine += touch_problems(found, numbers)
         if not mine:
             check_run(loop, found, facts)
             found.touches = {key: seen for key, seen in found.touches.items() if key[1] in numbers}
@@ -276,4 +286,5 @@ def _users(loop: Loop, found: Findings, facts: Facts) -> set[cst.FunctionDef | N
     users |= {call.function for call in loop.calls if call.name in ("state_dict", "load_state_dict")}
     users |= {use.function for use in loop.scales if isinstance(use, ScaleRead)}
     users |= {facts.index.function(handler) for handler, _ in found.resets}
+    users |= {facts.index.function(node) for node, _, _ in found.skips}
     return users

@@ -46,6 +46,7 @@ class Emitter:
             self._unscales()
             self._steps()
             self._resets()
+            self._skips()
         self._master_params()
         self._clip_master_grads()
         if not self.decision.is_plain:
@@ -209,6 +210,17 @@ class Emitter:
             scaler = self.start.scaler(self.decision.scaler_of[value], self.index.function(place))
             self.draft.before("AMP105", place, statement(f"{scaler}.unscale_({optimizer})"))
 
+        for block, number in sorted(self.decision.flow.eager, key=lambda each: self.index.order[each[0]]):
+            site = self.facts.events.blocks[block]
+            value = self.facts.optimizers[number].value
+            if value not in self.decision.scaler_of:
+                continue
+            if self.draft.is_gone(block):
+                raise CannotFollow("`unscale_` has no place behind a block that collapses", block, 15)
+            scaler = self.start.scaler(self.decision.scaler_of[value], site.function)
+            unscale = statement(f"{scaler}.unscale_({code_of(_optimizer_argument(site))})")
+            self.draft.after("AMP105", block, unscale)
+
     def _place(self, anchor: cst.CSTNode) -> cst.CSTNode:
         for old, new in self.instead.items():
             if self.index.holds(old, anchor):
@@ -255,6 +267,15 @@ class Emitter:
             scaler = self.start.scaler(self.decision.scaler_of[value], self.index.function(handler))
             first = _first_statement(handler.body)
             self.draft.before("AMP104", first, statement(f"{scaler}.update({scaler}.get_scale())"))
+
+    def _skips(self) -> None:
+        for node, is_behind, number in sorted(self.decision.flow.skips, key=lambda each: self.index.order[each[0]]):
+            value = self.facts.optimizers[number].value
+            if value not in self.decision.scaler_of:
+                continue
+            scaler = self.start.scaler(self.decision.scaler_of[value], self.index.function(node))
+            put = self.draft.after if is_behind else self.draft.before
+            put("AMP104", node, *updates(scaler, self.decision.scale))
 
     def _master_params(self) -> None:
         for call in self.decision.loop.calls:

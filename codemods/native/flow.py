@@ -5,6 +5,7 @@ What comes out is either a list of problems, or the places where the native prog
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Callable, Iterable, Sequence
 
 import libcst as cst
@@ -96,6 +97,8 @@ class Flow:
         if isinstance(node, (cst.Try, cst.TryStar)):
             return self.try_(node, states)
         states = self.evaluate(node, states)
+        if self.setup.skips and isinstance(node, (cst.Break, cst.Continue)):
+            states = self.skip(node, False, states)
         if isinstance(node, cst.Return):
             return Out(returns=states)
         if isinstance(node, cst.Raise):
@@ -122,12 +125,41 @@ class Flow:
                     branch.add(self._assuming(state, node, value) if correlated and truth is None else state)
         first = self.suite(node.body, frozenset(yes))
         orelse = node.orelse
+        if self.setup.skips and isinstance(orelse, cst.Else):
+            return self._one_steps(node.body, first, orelse.body, self.suite(orelse, frozenset(no)))
         second = (
             self.if_(orelse, frozenset(no))
             if isinstance(orelse, cst.If) and no
             else self.suite(None if isinstance(orelse, cst.If) else orelse, frozenset(no))
         )
         return joined(first, second)
+
+    def _one_steps(self, body: cst.BaseSuite, first: Out, other: cst.BaseSuite, second: Out) -> Out:
+        """Of two branches, one steps and the other leaves the step out: then that one updates the scale at its end."""
+        for suite, mine, theirs in ((body, first, second), (other, second, first)):
+            for number in range(len(self.setup.optimizers)):
+                here, there = ({s.gradients[number] for s in out.end} for out in (mine, theirs))
+                if here and here <= _SKIPPED and there and not there & _SKIPPED:
+                    last = suite.body[-1]
+                    line = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+                    ended = self.skip(line, True, mine.end)
+                    mine = Out(ended, mine.breaks, mine.continues, mine.returns)
+            if suite is body:
+                first = mine
+            else:
+                second = mine
+        return joined(first, second)
+
+    def skip(self, node: cst.CSTNode, is_behind: bool, states: States) -> States:
+        """A step is left out at ``node``: there the scale is updated, for every optimizer that was prepared for one."""
+        for number in range(len(self.setup.optimizers)):
+            if any(state.gradients[number] in _SKIPPED for state in states):
+                self.found.skips.add((node, is_behind, number))
+                mine = self.setup.scaler_of[number]
+                others = [n for n, s in enumerate(self.setup.scaler_of) if s == mine and n != number]
+                changes = {**dict.fromkeys(others, Event.UPDATE), number: Event.SKIP}
+                states = self._mapped(states, partial(self._changed, changes=changes, node=node))
+        return states
 
     def _assuming(self, state: State, node: cst.If, value: bool) -> State:
         return State(state.gradients, state.assumed | frozenset(self.conditions.conjuncts(node.test, value)))
@@ -179,6 +211,12 @@ class Flow:
         self._inside.append((site, states))
         out = self.suite(node.body, states)
         self._inside.pop()
+        if not self.setup.eager or site.delay is not None:
+            return out
+        for number in sorted(self.number[each.value] for each in site.entities):
+            self.found.eager.add((node, number))
+            change = partial(self._changed, changes={number: Event.TOUCH}, node=node)
+            out = Out(self._mapped(out.end, change), out.breaks, out.continues, out.returns)
         return out
 
     def _may_swallow(self, node: cst.With) -> bool:
@@ -427,4 +465,5 @@ class Flow:
                 self.found.problems.append((number, CannotFollow(why, node, rule)))
 
 
+_SKIPPED = {Gradients.UNSCALED, Gradients.PENDING}
 _OPEN = {Gradients.UNSCALED, Gradients.STEPPED, Gradients.PENDING}

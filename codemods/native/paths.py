@@ -47,6 +47,8 @@ class Setup:
         holders: functions (None: the module) that can have a scaler, so that statements can be put there.
         reached: which optimizers a loss can reach.
         reaches_others: whether a loss may reach an optimizer that was never given to amp.
+        eager: gradients are unscaled behind each block, as Apex did it, wherever they are used then.
+        skips: where the program leaves a step out, the scale is updated.
         resets: a handler that goes on after an exception resets the scaler.
     """
 
@@ -57,6 +59,8 @@ class Setup:
     reached: Callable[[cst.BaseExpression], frozenset[Entity]]
     reaches_others: Callable[[cst.BaseExpression], bool]
     resets: bool = False
+    skips: bool = False
+    eager: bool = False
 
 
 @dataclass
@@ -80,6 +84,10 @@ class Findings:
     resets: set[tuple[cst.CSTNode, int]] = field(default_factory=set)
     #: expressions that read a loss scale → the gradients of each optimizer there
     scale_reads: dict[cst.CSTNode, set[tuple[int, Gradients]]] = field(default_factory=dict)
+    #: blocks of scale_loss behind which gradients are unscaled at once, and the optimizer
+    eager: set[tuple[cst.With, int]] = field(default_factory=set)
+    #: (statement, whether behind it, optimizer): where the program leaves a step out
+    skips: set[tuple[cst.CSTNode, bool, int]] = field(default_factory=set)
     #: scale_loss blocks that were run
     blocks: set[cst.CSTNode] = field(default_factory=set)
 

@@ -39,6 +39,7 @@ class Event(enum.Enum):
     CLEAR = "zero_grad"
     ZERO = "zero_grad that keeps zeros"
     NEW = "a new optimizer"
+    SKIP = "the program leaves a step out, and the scale is updated all the same"
     SCALE_READ = "the loss scale is read"
     CAUGHT = "an exception was caught and the scaler reset"
     CAUGHT_OPEN = "an exception was caught"
@@ -57,6 +58,7 @@ _STALE = Wrong(11, "scaled gradients would be added to those of the last step, w
 _FOREIGN = Wrong(12, "another loss has left scaled gradients in this optimizer's parameters")
 _EMPTY_STEP = Wrong(5, "on some path no gradient has been computed, and GradScaler refuses such a step")
 _AFTER_UNSCALE = Wrong(13, "its gradients are read or changed between two backward passes of one step")
+_NOTHING_TO_UPDATE = Wrong(7, "a step may be left out here, or not have been prepared")
 _NO_UPDATE = Wrong(3, "a path leads here from unscaled gradients without a step")
 _PLAIN_STEP = Wrong(10, "on some path its gradients come from plain backward passes alone")
 _CAUGHT = Wrong(3, "after an exception that is caught, gradients are left over")
@@ -103,6 +105,9 @@ TRANSITIONS: Mapping[tuple[Event, Gradients], Gradients | Wrong] = {
     (E.UPDATE, G.UNSCALED): _BETWEEN,
     (E.UPDATE, G.PENDING): G.EMPTY,
     (E.UPDATE, G.STEPPED): G.STALE,
+    (E.SKIP, G.UNSCALED): G.STALE,
+    (E.SKIP, G.PENDING): G.EMPTY,
+    **{(E.SKIP, each): _NOTHING_TO_UPDATE for each in G if each not in (G.UNSCALED, G.PENDING)},
     (E.TOUCH, G.SCALED): G.UNSCALED,
     (E.TOUCH, G.UNKNOWN): _CAUGHT,
     (E.CLEAR, G.ZERO): G.EMPTY,

@@ -54,12 +54,13 @@ def _take_out_half(site: Initialize, half: HalfUses, draft: Draft) -> None:
     for call, what in half.halves.items():
         if not any(each in half.halves for each in draft.index.ancestors(call)):
             _instead(call, _bare(what, half), draft)
-        if isinstance(call.func, cst.Name) and call.func.value in _PREFIXES:
+        prefix = _PREFIXES.get(call.func.value) if isinstance(call.func, cst.Name) else None
+        if prefix is not None:
             draft.note(
                 "AMP108",
                 call,
-                f"the keys of the model's state dict began with `{_PREFIXES[call.func.value]}`, and don't any more",
-                "convert old checkpoints with `python -m amp_migrate.convert --strip-prefix OLD NEW`",
+                f"the keys of the model's state dict began with `{prefix}`, and don't any more",
+                f"convert old checkpoints with `python -m amp_migrate.convert --strip-prefix {prefix} OLD NEW`",
             )
 
 

@@ -145,6 +145,7 @@ EXPECTED = {
     "norm_after_step": _native(15),
     "pseudo_labels": _native(23, bitwise=False),
     "scale_logged": _native(1, 12, bitwise=False),
+    "optional_noise": _native(13, 15),
     "replay_buffer": _native(19),
     "feature_hook": _native(20),
     "timed_train": _native(26),

@@ -20,7 +20,7 @@ from amp_migrate.rewrite.github import github_report
 from amp_migrate.rewrite.json_report import json_report
 from amp_migrate.rewrite.output import Style, report_lines
 from amp_migrate.rewrite.places import findings_after
-from amp_migrate.rewrite.progress import ProgressBar
+from amp_migrate.progress import ProgressBar
 from amp_migrate.rewrite.report import Sites
 from amp_migrate.rewrite.write import write_bytes
 

@@ -15,7 +15,8 @@ _BETWEEN_SECONDS = 0.1
 class ProgressBar:
     """Call it with (files done, files in all) as often as you like; it shows itself on a terminal after a second."""
 
-    def __init__(self, stream: TextIO, after: float = AFTER_SECONDS) -> None:
+    def __init__(self, stream: TextIO, after: float = AFTER_SECONDS, what: str = "Rewriting") -> None:
+        self._what = what
         self._stream = stream
         self._next = time.monotonic() + after
         self._bar: tuple[Progress, TaskID] | None = None
@@ -36,7 +37,7 @@ class ProgressBar:
         # no thread of rich's own: processes may yet be forked
         progress = Progress(console=Console(file=self._stream), transient=True, auto_refresh=False)
         progress.start()
-        self._bar = progress, progress.add_task("Rewriting")
+        self._bar = progress, progress.add_task(self._what)
         return self._bar
 
     def close(self) -> None:
