@@ -325,10 +325,15 @@ class Emitter:
 
     def _regions(self) -> None:
         for region in self.decision.regions:
-            if self.draft.is_gone(region.first):
+            lines = [line for line in self.facts.regions.lines_of(region) if not self._goes(line)]
+            if not lines:
                 continue
             header = self.spelling.autocast(self.start.switch(self.index.function(region.first)))
-            self.draft.wrap("AMP103", region.first, region.last, header)
+            self.draft.wrap("AMP103", lines[0], lines[-1], header)
+
+    def _goes(self, line: cst.CSTNode) -> bool:
+        smalls = line.body if isinstance(line, cst.SimpleStatementLine) else [line]
+        return all(self.draft.is_gone(small) for small in smalls)
 
 
 def _optimizer_argument(block: ScaleLoss) -> cst.BaseExpression:

@@ -260,9 +260,9 @@ class Regions:
             found |= self._uses_in(self.index.module if function is None else function.body, inside, function)
         return found
 
-    def lines_of(self, region: Region) -> list[cst.CSTNode]:
+    def lines_of(self, region: Region) -> list[cst.BaseStatement]:
         """Return the lines of a region."""
-        lines = list(self.index.block(region.first).body)
+        lines = [each for each in self.index.block(region.first).body if isinstance(each, cst.BaseStatement)]
         return lines[lines.index(region.first) : lines.index(region.last) + 1]
 
     def _uses_in(
