@@ -35,7 +35,7 @@ class ModelCalls:
 
     def check_held(self, models: frozenset[Value], regions: Sequence[Region], start: cst.CSTNode) -> None:
         """Raise CannotFollow for a call of a model that no region holds, unless it is over before ``start``."""
-        held = {line for region in regions for line in self.regions.lines_of(region)}
+        held: set[cst.CSTNode] = {line for region in regions for line in self.regions.lines_of(region)}
         for call in self.index.nodes:
             if not isinstance(call, cst.Call) or not self._computes_with(call, models):
                 continue
