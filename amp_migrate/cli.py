@@ -10,6 +10,7 @@ import sys
 VERBS = {
     "run": "run a program that imports apex on native AMP, without changing it",
     "rewrite": "rewrite source files",
+    "convert": "take over checkpoints that programs with apex wrote",
     "detect": "show torch, its features, the installed apex, and the backend used",
 }
 

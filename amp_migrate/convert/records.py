@@ -12,11 +12,33 @@ one list) at two places is one object. Records therefore compare by identity (``
 from __future__ import annotations
 
 import dataclasses
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Iterator, Protocol
 
-from .errors import CannotConvert
+from .errors import CannotConvert, Damaged
+
+#: how much of a storage is in memory at a time; copying is slower with more, which the processor cannot keep at hand
+CHUNK = 1 << 20
+
+
+class Source(Protocol):
+    """Where the bytes of a storage come from. ``crc32`` is None where nobody has computed it yet."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def crc32(self) -> int | None: ...
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return ``length`` bytes from byte ``start`` on, fewer where the source ends."""
+        ...
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield all bytes, in parts that fit into memory."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -31,6 +53,26 @@ class FileRange:
     length: int
     crc32: int | None = None
 
+    def read(self, start: int, length: int) -> bytes:
+        length = max(0, min(length, self.length - start))
+        with open(self.path, "rb") as file:
+            file.seek(self.offset + start)
+            return file.read(length)
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes; raise Damaged if the file has become shorter in the meantime."""
+        left = self.length
+        with open(self.path, "rb") as file:
+            file.seek(self.offset)
+            while left:
+                data = file.read(min(left, CHUNK))
+                if not data:
+                    raise Damaged(
+                        f"{self.path}: {left} bytes are missing; somebody else has changed it, run this again"
+                    )
+                left -= len(data)
+                yield data
+
 
 @dataclass(frozen=True)
 class Inline:
@@ -38,15 +80,27 @@ class Inline:
 
     data: bytes = field(repr=False)
 
+    @property
+    def length(self) -> int:
+        return len(self.data)
 
-#: where the bytes of a storage come from; ``Any`` stands for a live torch storage (see ``live.py``)
-Source = Union[FileRange, Inline, Any]
+    @property
+    def crc32(self) -> int:
+        return zlib.crc32(self.data)
+
+    def read(self, start: int, length: int) -> bytes:
+        return self.data[start : start + length]
+
+    def chunks(self) -> Iterator[bytes]:
+        yield self.data
 
 
 @dataclass(frozen=True, eq=False)
 class Storage:
     """A storage: ``numel`` elements of ``dtype`` ("float32", as torch spells it), saved from ``location``.
 
+    ``dtype`` is "untyped" for a ``torch.UntypedStorage``, whose elements are bytes. ``source`` is a ``FileRange``, an
+    ``Inline``, or what else is a ``Source`` (a live torch storage, see ``live.py``).
     ``big_endian``: the bytes were written on a big-endian machine.
     """
 

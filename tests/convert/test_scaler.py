@@ -7,9 +7,9 @@ import torch
 
 from amp_migrate.convert import CannotConvert, scaler_state
 
-APEX = {"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 7}, "loss_scaler1": {"loss_scale": 2.0, "unskipped": 0}}
+from .trees import needs_scaler
 
-needs_scaler = pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="GradScaler for a CPU since torch 2.3")
+APEX = {"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 7}, "loss_scaler1": {"loss_scale": 2.0, "unskipped": 0}}
 
 
 @needs_scaler

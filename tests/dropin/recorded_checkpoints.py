@@ -1,4 +1,5 @@
-"""The net and the batches with which Apex's python code wrote the files in ``checkpoints``, and the files.
+"""The net and the batches with which Apex's python code wrote the files in ``fixtures/checkpoints``, and the
+files.
 
 Weights and batches come from formulas. Those of the batches were found again from the recorded gradients, and give the
 recorded losses to the last bit.
@@ -12,8 +13,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-FOLDER = Path(__file__).parent / "checkpoints"
-SAMPLES = json.loads((FOLDER / "fused_optimizers.json").read_text())["samples"]
+FOLDER = Path(__file__).resolve().parents[2] / "fixtures" / "checkpoints"
+SAMPLES = json.loads((Path(__file__).parent / "fused_optimizers.json").read_text())["samples"]
 
 
 class TinyNet(nn.Module):

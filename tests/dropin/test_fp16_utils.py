@@ -22,7 +22,7 @@ from amp_migrate.apex.fp16_utils.fp16util import to_python_float
 
 from .fp16_scenarios import SCENARIOS, TRACES, Squares, sgd
 
-CHECKPOINTS = Path(__file__).resolve().parent / "checkpoints"
+CHECKPOINTS = Path(__file__).resolve().parents[2] / "fixtures" / "checkpoints"
 
 
 def differences(expected: Any, actual: Any, path: str = "") -> Iterator[str]:
@@ -198,7 +198,7 @@ def as_apex() -> Iterator[None]:
 
 
 def samples() -> list[Any]:
-    records = json.loads((CHECKPOINTS / "fp16_utils.json").read_text())["records"]
+    records = json.loads((Path(__file__).parent / "fp16_utils.json").read_text())["records"]
     return [
         pytest.param(CHECKPOINTS / file["file"], record["expected"], id=file["file"])
         for record in records

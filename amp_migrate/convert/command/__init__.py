@@ -1,0 +1,1 @@
+"""``python -m amp_migrate.convert``: which files, in which order, and what is said about them."""
