@@ -40,7 +40,7 @@ def _may_run_anything(call: cst.Call, facts: Facts) -> bool:
         return False
     func = call.func
     if isinstance(func, cst.Call):
-        return isinstance(func.func, cst.Name) and func.func.value == "getattr"
+        return isinstance(func.func, cst.Name) and func.func.value == "getattr" and not _asks_library(func, facts)
     if not isinstance(func, cst.Attribute):
         return False
     name = func.attr.value
@@ -56,6 +56,12 @@ def _may_run_anything(call: cst.Call, facts: Facts) -> bool:
         for each in facts.solved.classes.all
         for method in [facts.solved.classes.method(each, name)]
     )
+
+
+def _asks_library(call: cst.Call, facts: Facts) -> bool:
+    """``getattr(torch.optim, name)``: a part of a library, which knows no function of this file."""
+    values = facts.solved.of(call.args[0].value) if call.args else frozenset()
+    return bool(values) and all(isinstance(value, Imported) for value in values)
 
 
 def _is_ours(node: cst.BaseExpression, loop: Loop, facts: Facts) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Iterator
+
 import libcst as cst
 
 from ..tree import children, walk
 from .index import Index
 from .objects import Objects
-from .operations import BUILTINS, BUILTINS_THAT_COMPUTE, LOWERED, NEUTRAL, TORCH_NEUTRAL
+from .operations import BUILTINS, BUILTINS_THAT_COMPUTE, HOOKS, LOWERED, NEUTRAL, TORCH_NEUTRAL
 from .slices import Slices
 from .solve import Solved
-from .values import OBJECTS, Apex, ClassValue, FunctionValue, Imported, Instance, Made
+from .values import OBJECTS, Apex, ClassValue, FunctionValue, Imported, Instance, Made, Value
+
+#: methods that give a module its first weights, called by constructors and outside of training
+_INITIALIZERS = ("reset_parameters", "_reset_parameters", "init_weights", "_init_weights")
 
 
 class Computing:
@@ -22,6 +27,8 @@ class Computing:
         self.solved: Solved = objects.solved
         self.index: Index = objects.index
         self._functions: dict[cst.FunctionDef, bool] = {}
+        self._frozen_models: frozenset[Value] | None = None
+        self._hooks: bool | None = None
         self._weights: dict[cst.FunctionDef, bool] = {}
 
     # -- computing -----------------------------------------------------------------------------------------------
@@ -136,6 +143,10 @@ class Computing:
             if self.function_changes_weights(function):
                 return True
         name = _name(call.func)
+        if name in _INITIALIZERS and isinstance(call.func, cst.Attribute):
+            return not self._stands_in_constructor(call)
+        if self._runs_hooks(call) and self._hooks_change_weights():
+            return True
         if name == "setattr" or name.startswith("_foreach_") or self._is_initializer(call) or self._is_step(call):
             return True
         if name in ("load_state_dict", "parameters_to_vector", "vector_to_parameters", "swap_parameters"):
@@ -184,12 +195,7 @@ class Computing:
 
     def _stands_in_constructor(self, node: cst.CSTNode) -> bool:
         function = self.index.function(node)
-        return function is not None and function.name.value in (
-            "__init__",
-            "reset_parameters",
-            "init_weights",
-            "_init_weights",
-        )
+        return function is not None and (function.name.value == "__init__" or function.name.value in _INITIALIZERS)
 
     def _is_weight(self, node: cst.BaseExpression) -> bool:
         """Return whether ``node`` is a parameter: the variable of a loop over parameters, or ``x.weight``."""
@@ -198,20 +204,115 @@ class Computing:
                 return node.attr.value != "data" or not self._is_own_field(node)
             if isinstance(node, cst.Attribute) and node.attr.value == "grad":
                 return False
+            if isinstance(node, cst.Attribute) and self._is_parameter(node):
+                return True
             node = node.value
         if not isinstance(node, cst.Name):
             return False
+        if self._is_parameter(node) or any(self._is_weight(each) for each in self._bound_to(node)):
+            return True
         for outer in self.index.ancestors(node):
             if isinstance(outer, (cst.For, cst.CompFor)) and _binds(outer.target, node.value):
+                if self._goes_over(outer, node.value) & self._frozen():
+                    return False
                 return _mentions_parameters(outer.iter) or isinstance(outer.iter, (cst.Name, cst.Attribute))
             if isinstance(outer, cst.FunctionDef):
                 return False
         return False
 
+    def _is_parameter(self, node: cst.BaseExpression) -> bool:
+        """Return whether ``node`` was made by ``nn.Parameter(…)``."""
+        for value in self.solved.of(node):
+            made = self.solved.of(value.call.func) if isinstance(value, Made) else ()
+            if any(isinstance(each, Imported) and each.path.endswith(".Parameter") for each in made):
+                return True
+        return False
+
+    def _bound_to(self, node: cst.Name) -> list[cst.BaseExpression]:
+        """Return the attributes that a name stands for: ``w = model.head.weight``."""
+        owner = self.solved.names.owner(node.value, self.index.scope(node))
+        lines = [self.index.parent.get(self.index.parent.get(b, b)) for b in owner.binders.get(node.value, ())]
+        return [line.value for line in lines if isinstance(line, cst.Assign) and isinstance(line.value, cst.Attribute)]
+
+    # -- frozen models -----------------------------------------------------------------------------------------------
+
+    def _frozen(self) -> frozenset[Value]:
+        """Return the models whose parameters never require a gradient: autocast keeps no casts of those.
+
+        Source: torch's cached_cast (aten/src/ATen/autocast_mode.cpp).
+        """
+        if self._frozen_models is None:
+            off: set[Value] = set()
+            on: set[Value] = set()
+            for node in self.index.nodes:
+                for target in node.targets if isinstance(node, cst.Assign) else ():
+                    assert isinstance(node, cst.Assign)
+                    part = target.target
+                    if isinstance(part, cst.Attribute) and part.attr.value == "requires_grad":
+                        is_off = isinstance(node.value, cst.Name) and node.value.value == "False"
+                        (off if is_off else on).update(self._models_of_variable(part.value))
+            self._frozen_models = frozenset(off - on)
+        return self._frozen_models
+
+    def _models_of_variable(self, node: cst.BaseExpression) -> frozenset[Value]:
+        for outer in self.index.ancestors(node):
+            if isinstance(outer, cst.For) and isinstance(node, cst.Name) and _binds(outer.target, node.value):
+                return self._goes_over(outer, node.value)
+        return frozenset()
+
+    def _goes_over(self, loop: cst.For | cst.CompFor, name: str) -> frozenset[Value]:
+        """Return the models whose parameters ``name`` goes through: of ``zip``, those at its place."""
+        sources = [loop.iter]
+        if isinstance(loop.iter, cst.Call) and _name(loop.iter.func) == "zip" and isinstance(loop.target, cst.Tuple):
+            pairs = zip(loop.target.elements, loop.iter.args)
+            sources = [arg.value for element, arg in pairs if _binds(element.value, name)]
+        found = [
+            each.func.value
+            for source in sources
+            for each in self.index.walk(source)
+            if isinstance(each, cst.Call)
+            and isinstance(each.func, cst.Attribute)
+            and each.func.attr.value == "parameters"
+        ]
+        return frozenset(value for model in found for value in self.objects.values(model))
+
+    # -- hooks -------------------------------------------------------------------------------------------------------
+
+    def _runs_hooks(self, call: cst.Call) -> bool:
+        return self.slices.is_object(call.func) and any(isinstance(v, OBJECTS) for v in self.solved.of(call.func))
+
+    def _hooks_change_weights(self) -> bool:
+        """Return whether a function that modules call in their forward changes weights."""
+        if self._hooks is None:
+            self._hooks = False  # while it's looked at
+            self._hooks = any(self.changes_weights(body) for body in self._hook_bodies())
+        return self._hooks
+
+    def _hook_bodies(self) -> Iterator[cst.CSTNode]:
+        for call in self.index.nodes:
+            if isinstance(call, cst.Call) and _name(call.func) in HOOKS and call.args:
+                hook = call.args[0].value
+                if isinstance(hook, cst.Lambda):
+                    yield hook.body
+                yield from (v.node.body for v in self.solved.of(hook) if isinstance(v, FunctionValue))
+
     def _is_own_field(self, node: cst.Attribute) -> bool:
         """Return whether ``node`` is a field of an object that is no tensor, such as ``self.data`` of a buffer."""
         values = self.solved.of(node.value)
-        return bool(values) and all(isinstance(v, Instance) and not _is_tensor_class(v.node) for v in values)
+        if not values or not all(isinstance(v, Instance) and not _is_tensor_class(v.node) for v in values):
+            return False
+        stored = list(self._stored_in(node))
+        return bool(stored) and all(_is_container(each) for each in stored)
+
+    def _stored_in(self, node: cst.Attribute) -> Iterator[cst.BaseExpression]:
+        """Yield what the file stores in the attribute ``node``."""
+        keys = set(self.solved.keys(node))
+        for each in self.index.nodes:
+            for target in each.targets if isinstance(each, cst.Assign) else ():
+                assert isinstance(each, cst.Assign)
+                for part, value in _side_by_side(target.target, each.value):
+                    if isinstance(part, cst.Attribute) and keys & set(self.solved.keys(part)):
+                        yield value
 
     def _is_of_model(self, node: cst.BaseExpression) -> bool:
         """Return whether ``node`` is an attribute of a model: ``model.kernel.data``. Not a gradient."""
@@ -229,8 +330,27 @@ class Computing:
         if function not in self._weights:
             self._weights[function] = False
             name = function.name.value
-            self._weights[function] = name not in ("reset_parameters",) and self.changes_weights(function.body)
+            self._weights[function] = name not in _INITIALIZERS and self.changes_weights(function.body)
         return self._weights[function]
+
+
+def _side_by_side(
+    target: cst.BaseExpression, value: cst.BaseExpression
+) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
+    """Yield what an assignment binds to what, tuple by tuple."""
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple) and len(target.elements) == len(value.elements):
+        for left, right in zip(target.elements, value.elements):
+            yield from _side_by_side(left.value, right.value)
+    else:
+        yield target, value
+
+
+def _is_container(node: cst.BaseExpression) -> bool:
+    """A list, dict or queue; and None, which one takes the place of."""
+    if isinstance(node, cst.Call):
+        return _name(node.func) in ("list", "dict", "set", "deque", "defaultdict", "OrderedDict")
+    is_none = isinstance(node, cst.Name) and node.value == "None"
+    return is_none or isinstance(node, (cst.List, cst.Dict, cst.Set, cst.ListComp, cst.DictComp))
 
 
 def _is_tensor_class(node: cst.ClassDef) -> bool:

@@ -158,6 +158,8 @@ class Conditions:
             return self._name(node, depth)
         if isinstance(node, cst.Attribute):
             return self._attribute(node, depth)
+        if isinstance(node, cst.Subscript) and _is_key(node):
+            return f"{self.text(node.value, depth + 1)}[{code_of(node.slice[0])}]"
         if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
             return f"-{self.text(node.expression, depth + 1)}"
         if isinstance(node, cst.Comparison):
@@ -274,6 +276,12 @@ def _unwrapped(test: cst.BaseExpression) -> cst.BaseExpression:
     ):
         test = test.args[0].value
     return test
+
+
+def _is_key(node: cst.Subscript) -> bool:
+    """``cfg["fp16"]``"""
+    where = node.slice[0].slice if len(node.slice) == 1 else None
+    return isinstance(where, cst.Index) and isinstance(where.value, cst.SimpleString)
 
 
 def _is_simple(node: cst.BaseExpression) -> bool:

@@ -24,6 +24,7 @@ from .decision import Decision, Facts, NeedsReview, Review
 from .flags import check_flags
 from .flow import Flow
 from .guards import guard_of
+from .half_leaks import HalfLeaks
 from .index import code_of
 from .inference import decide_inference
 from .levels import OptLevel, loss_scale, opt_level
@@ -55,7 +56,7 @@ def decide(loop: Loop, facts: Facts) -> Decision:
     level = opt_level(init, facts.solved)
     reviews = _level_reviews(level, init.call)
     is_off_by_default = level.expression is not None and level.name in (None, "O0")
-    scale = loss_scale(init, "O1" if is_off_by_default else level.name or "O1")
+    scale = loss_scale(init, "O1" if is_off_by_default else level.name or "O1", facts.solved)
     if scale.static is not None and level.name != "O0":
         reviews.append(
             Review(f"the loss scale is static ({scale.static:g}): Apex applied infinities, native skips", init.call)
@@ -87,14 +88,28 @@ def decide(loop: Loop, facts: Facts) -> Decision:
     regions = facts.regions.of(_losses(loop, findings, facts))
     if facts.target.autocast_eval:
         regions += [each for each in facts.regions.evaluation() if not _overlaps(each, regions, facts)]
-    ModelCalls(facts.regions).check(_models(loop, facts), regions, _losses(loop, findings, facts))
+    hoisted = tuple(facts.regions.hoisted)
+    arguments = [argument for _, argument in hoisted]
+    HalfLeaks(facts.regions).check(regions, arguments)
+    ModelCalls(facts.regions).check(_models(loop, facts), regions, [*_losses(loop, findings, facts), *arguments])
     users = _users(loop, findings, facts)
     is_conditional = _is_conditional(init.function, facts)
     if is_conditional or guard.parts or level.expression is not None:  # then a region asks the scaler whether it's on
-        users |= {facts.index.function(region.first) for region in regions}
+        users |= {facts.index.function(each) for each in (*(region.first for region in regions), *arguments)}
     placement = Placing(facts.solved).place(init.function, users)
     decision = Decision(
-        loop, guard, level, scale, scaler_of, findings, regions, placement, world, reviews, is_conditional
+        loop,
+        guard,
+        level,
+        scale,
+        scaler_of,
+        findings,
+        regions,
+        placement,
+        world,
+        reviews,
+        is_conditional,
+        hoisted=hoisted,
     )
     if level.name in ("O2", "O3"):
         check_half(loop, findings, facts)

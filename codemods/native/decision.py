@@ -48,6 +48,8 @@ class Decision:
     is_conditional: bool = False
     #: whether no loss is scaled, so that the native program has no scaler
     infers: bool = False
+    #: losses that are computed where they are passed on: (statement, argument)
+    hoisted: Sequence[tuple[cst.BaseSmallStatement, cst.BaseExpression]] = ()
 
     @property
     def is_plain(self) -> bool:

@@ -41,6 +41,13 @@ class Defaults:
         finally:
             self._depth -= 1
 
+    def is_none(self, node: cst.BaseExpression) -> bool:
+        """Return whether ``node`` is None if nobody chooses: an option without ``default=``, or with None."""
+        if not isinstance(node, cst.Attribute):
+            return False
+        stored = [*self._stored_as(node.attr.value), *self._fields(node)]
+        return bool(stored) and all(each is None or _is_none(each) for each in stored)
+
     def _text(self, node: cst.BaseExpression) -> str | None:
         if isinstance(node, cst.Name):
             return self._of_name(node)
@@ -115,6 +122,10 @@ class Defaults:
             found.append(dict(self.solved.arguments(call, function, bound)).get(param, param.default))
         option = _click_default(function, param.name.value)
         return found or [option if option is not None else param.default]
+
+
+def _is_none(node: cst.BaseExpression) -> bool:
+    return isinstance(node, cst.Name) and node.value == "None"
 
 
 def _looked_up(node: cst.BaseExpression) -> tuple[str | None, cst.BaseExpression | None]:

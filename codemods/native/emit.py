@@ -121,6 +121,9 @@ class Emitter:
         uses = [n for n in self.index.walk(site.block.body) if isinstance(n, cst.Name) and n.value == site.alias]
         receivers = [each for each in uses if self._is_receiver(each)]
         loss = self._hoisted(site.loss, site.block, site.function)
+        if any(self._is_reduced(each) for each in receivers) and not self.decision.is_plain:
+            # Apex took the loss to float32; summing many numbers in half would lose most of them
+            loss = cst.parse_expression(f"{code_of(parenthesized(loss))}.float()")
         scaled = self._scaled(loss, self._number(site), site.function)
         self.draft.unwrap("AMP102", site.block, site.block.body)
         if len(uses) == 1 and len(receivers) == 1 and not self._is_read_elsewhere(site):
@@ -166,6 +169,11 @@ class Emitter:
             and not isinstance(self.index.parent.get(node), (cst.AssignTarget, cst.AsName))
             for node in self.index.walk(scope)
         )
+
+    def _is_reduced(self, use: cst.Name) -> bool:
+        """``scaled_loss.mean().backward()``"""
+        part = self.index.parent.get(use)
+        return isinstance(part, cst.Attribute) and part.attr.value != "backward"
 
     def _is_receiver(self, use: cst.Name) -> bool:
         for call in self.index.ancestors(use):
@@ -330,6 +338,10 @@ class Emitter:
                 continue
             header = self.spelling.autocast(self.start.switch(self.index.function(region.first)))
             self.draft.wrap("AMP103", lines[0], lines[-1], header)
+
+        for line, argument in self.decision.hoisted:
+            loss = self._hoisted(argument, line, self.index.function(line))
+            self.draft.replace("AMP103", argument, loss)
 
     def _goes(self, line: cst.CSTNode) -> bool:
         smalls = line.body if isinstance(line, cst.SimpleStatementLine) else [line]

@@ -10,7 +10,6 @@ import libcst as cst
 from .decision import Facts
 from .loop import Loop
 from .problem import CannotFollow
-from .sites import ScaleLoss
 from .values import Value
 
 
@@ -33,15 +32,19 @@ def check_freezing(loop: Loop, facts: Facts) -> None:
         for block in loop.blocks if toggle.enables is not True else ():
             for optimizer in block.entities:
                 mine = facts.events.reach.models_of(optimizer)
-                if (not mine or not toggle.models or mine & toggle.models) and not _is_unfrozen(
-                    block, mine, toggles, facts
-                ):
+                concerned = not mine or not toggle.models or bool(mine & toggle.models)
+                if concerned and not _is_unfrozen(block.block, mine, toggles, facts, ()):
                     why = "parameters may be frozen while amp is on, and a step be without gradients"
                     raise CannotFollow(why, toggle.node, 5)
 
 
-def _is_unfrozen(block: ScaleLoss, mine: frozenset[Value], toggles: list[Toggle], facts: Facts) -> bool:
-    line: cst.CSTNode = block.block
+def _is_unfrozen(
+    line: cst.CSTNode,
+    mine: frozenset[Value],
+    toggles: list[Toggle],
+    facts: Facts,
+    path: tuple[cst.CSTNode, ...],
+) -> bool:
     while True:
         lines = list(facts.index.block(line).body)
         for before in reversed(lines[: lines.index(line)] if line in lines else []):
@@ -49,9 +52,26 @@ def _is_unfrozen(block: ScaleLoss, mine: frozenset[Value], toggles: list[Toggle]
                 if facts.index.holds(before, toggle.node) and mine & toggle.models:
                     return toggle.enables is True and isinstance(before, cst.SimpleStatementLine)
         outer = next((n for n in facts.index.ancestors(line) if isinstance(n, cst.BaseCompoundStatement)), None)
-        if outer is None or isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
+        if isinstance(outer, cst.FunctionDef):
+            return outer not in path and _is_unfrozen_in_callers(outer, mine, toggles, facts, (*path, outer))
+        if outer is None or isinstance(outer, cst.ClassDef):
             return False
         line = outer
+
+
+def _is_unfrozen_in_callers(
+    function: cst.FunctionDef,
+    mine: frozenset[Value],
+    toggles: list[Toggle],
+    facts: Facts,
+    path: tuple[cst.CSTNode, ...],
+) -> bool:
+    """Return whether every call of ``function`` finds the parameters unfrozen."""
+    calls = facts.solved.calls.get(function, set())
+    if not calls or function in facts.solved.handed_on:
+        return False
+    lines = [facts.index.line(facts.index.statement(call)) for call in calls]
+    return all(_is_unfrozen(line, mine, toggles, facts, path) for line in lines)
 
 
 def _toggles(facts: Facts) -> Iterator[Toggle]:

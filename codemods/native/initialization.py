@@ -9,7 +9,7 @@ from .draft import Draft
 from .enabled import Enabled
 from .index import Index, code_of
 from .loss_scales import ScaleWrite, scaler_number
-from .placement import is_free
+from .placement import is_abstract, is_free
 from .problem import CannotFollow
 from .sites import Initialize
 from .spelling import Spelling, statement
@@ -196,6 +196,8 @@ class Initialization:
             disabled = code_of(self.spelling.scaler(cst.Name("False")))
             for name in self.names:
                 self.draft.append("AMP109", function.params, _parameter(name))
+                if is_abstract(function):
+                    continue
                 default = statement(f"{name} = {name} or {disabled}")
                 self.draft.before("AMP109", _first_place(function), default)
         for call in placement.calls:

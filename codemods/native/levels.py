@@ -45,6 +45,8 @@ class LossScale:
     ceiling: float | None = None
     #: whether the program computes it, so that it may be static at run time
     is_computed: bool = False
+    #: whether it's dynamic unless an option says otherwise
+    is_chosen: bool = False
     #: arguments that GradScaler gets besides
     given: Mapping[str, cst.BaseExpression] = field(default_factory=dict)
 
@@ -70,8 +72,8 @@ def opt_level(site: Initialize, solved: Solved) -> OptLevel:
     return OptLevel(_default_of(node, solved), node)
 
 
-def loss_scale(site: Initialize, level: str) -> LossScale:
-    """Return the loss scale that ``site`` asks for."""
+def loss_scale(site: Initialize, level: str, solved: Solved) -> LossScale:
+    """Return the loss scale that ``site`` asks for. A computed one counts by its default, as a level does."""
     if site.half is not None:
         return _half_loss_scale(site.call)
     for keyword in _OVERRIDES:
@@ -90,7 +92,8 @@ def loss_scale(site: Initialize, level: str) -> LossScale:
     try:
         return LossScale(float(text if text is not None else code_of(node)), floor, ceiling)
     except ValueError:
-        return LossScale(None, floor, ceiling, is_computed=True)
+        is_dynamic = Defaults(solved).text(node) == "dynamic" or Defaults(solved).is_none(node)
+        return LossScale(None, floor, ceiling, is_computed=not is_dynamic, is_chosen=is_dynamic)
 
 
 def _half_loss_scale(call: cst.Call) -> LossScale:

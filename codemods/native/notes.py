@@ -29,7 +29,7 @@ def loop_notes(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
     notes += _unsaved(decision, facts)
     if not decision.is_plain:
         notes += _accumulation(decision, facts)
-        notes += [] if facts.target.autocast_eval else _evaluation(facts)
+        notes += [] if facts.target.autocast_eval else _evaluation(decision, facts)
         notes += [] if facts.target.guard_scheduler else _schedules(facts)
     return notes
 
@@ -43,6 +43,17 @@ def _reviewed(decision: Decision) -> list[tuple[str, Site]]:
 
 
 def _levels(decision: Decision) -> list[tuple[str, Site]]:
+    return [*_level(decision), *_scale(decision)]
+
+
+def _scale(decision: Decision) -> list[tuple[str, Site]]:
+    if not decision.scale.is_chosen:
+        return []
+    message = "a static loss scale that an option asks for has no effect any more: native AMP adjusts the scale"
+    return [_note(LEVELS, decision.loop.first, message)]
+
+
+def _level(decision: Decision) -> list[tuple[str, Site]]:
     if decision.level.expression is None or decision.level.switch is not None:
         return []
     message = "an opt level other than O0 now means autocast with float32 weights: O2 and O3 train as O1 does"
@@ -61,9 +72,22 @@ def _unsaved(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
     return []
 
 
-def _evaluation(facts: Facts) -> list[tuple[str, Site]]:
+def _runs_in_region(node: cst.CSTNode, lines: set[cst.CSTNode], facts: Facts, path: tuple[cst.CSTNode, ...]) -> bool:
+    if any(each in lines for each in facts.index.ancestors(node)):
+        return True
+    function = facts.index.function(node)
+    calls = facts.solved.calls.get(function, set()) if function is not None else set()
+    if function is None or not calls or function in path:
+        return False
+    return all(_runs_in_region(call, lines, facts, (*path, function)) for call in calls)
+
+
+def _evaluation(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
+    lines: set[cst.CSTNode] = {line for each in decision.regions for line in facts.regions.lines_of(each)}
     for node in facts.index.nodes:
-        if isinstance(node, cst.With) and is_no_grad(node) and facts.regions.computing.computes(node.body):
+        if not isinstance(node, cst.With) or not is_no_grad(node) or any(line in lines for line in node.body.body):
+            continue
+        if facts.regions.computing.involves_model(node.body) and not _runs_in_region(node, lines, facts, ()):
             message = "evaluation ran in mixed precision under Apex; now it runs in float32"
             return [_note(EVALUATION, node, message, "`--autocast-eval` puts it under autocast as well")]
     return []

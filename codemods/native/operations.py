@@ -49,6 +49,9 @@ LOWERED = words(
     """
 )
 
+#: methods that register what a module calls in its forward
+HOOKS = frozenset({"register_forward_hook", "register_forward_pre_hook", "register_module_forward_hook"})
+
 #: functions of Python itself, and those of them that may compute with tensors
 BUILTINS = words(
     """

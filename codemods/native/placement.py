@@ -176,15 +176,16 @@ class Placing:
             raise CannotFollow(f"`{name}` is handed on as a value, so who calls it can't be seen", user, 26)
         if not calls:
             raise CannotFollow(f"nothing in this file that initializes amp calls `{name}`", user, 26)
-        if name.startswith("__") or len(self.solved.classes.overrides(user)) > 1:
+        others = [each for each in self.solved.classes.overrides(user) if each is not user]
+        if name.startswith("__") or not all(is_abstract(each) for each in others):
             raise CannotFollow(f"`{name}` is overridden or special, so it can't get a scaler as a parameter", user, 26)
         if any(not passes_arguments_on(each, self.solved) for each in user.decorators):
             raise CannotFollow(f"`{name}` is decorated, so it can't get a scaler as a parameter", user, 26)
         placement.available.add(user)
-        placement.parameters.append(user)
+        placement.parameters += [user, *others]
         for call in sorted(calls, key=lambda each: self.index.order[each]):
             passing = self._passing_call(call)
-            if len(list(self.solved.functions_of(call))) > 1:
+            if any(each is not user and each not in others for each, _ in self.solved.functions_of(call)):
                 raise CannotFollow("which function is called can't be seen", call, 26)
             placement.available.discard(user)
             self._reach(self.index.function(passing), placement, (*path, user))
@@ -198,6 +199,25 @@ class Placing:
             if isinstance(value, Partial):
                 return value.call
         return call
+
+
+def is_abstract(function: cst.FunctionDef) -> bool:
+    """Return whether a method only says that subclasses have one: ``raise NotImplementedError``, ``pass``, ``…``."""
+    if any(dotted_name(each.decorator).endswith("abstractmethod") for each in function.decorators):
+        return True
+    lines: list[cst.CSTNode] = []
+    for line in function.body.body:
+        lines += line.body if isinstance(line, cst.SimpleStatementLine) else [line]
+    if function.get_docstring() is not None:
+        lines = lines[1:]
+    return len(lines) <= 1 and all(_does_nothing(each) for each in lines)
+
+
+def _does_nothing(line: cst.CSTNode) -> bool:
+    if isinstance(line, cst.Raise):
+        error = line.exc.func if isinstance(line.exc, cst.Call) else line.exc
+        return isinstance(error, cst.Name) and error.value == "NotImplementedError"
+    return isinstance(line, cst.Pass) or (isinstance(line, cst.Expr) and isinstance(line.value, cst.Ellipsis))
 
 
 def is_free(name: str, index: Index) -> bool:

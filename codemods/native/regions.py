@@ -42,6 +42,8 @@ class Regions:
         self._is_cut: dict[cst.CSTNode, bool] = {}
         #: statements on the way to the loss: a region goes on over those that follow it at once
         self._tail: set[cst.CSTNode] = set()
+        #: losses that are computed where they are passed on: (statement, argument)
+        self.hoisted: list[tuple[cst.BaseSmallStatement, cst.BaseExpression]] = []
 
     def of(self, losses: Iterable[cst.BaseExpression]) -> list[Region]:
         """Return the regions that compute ``losses``, in source order.
@@ -49,7 +51,7 @@ class Regions:
         Raises CannotFollow where a region would have to hold what it mustn't.
         """
         leaves: set[cst.CSTNode] = set()
-        self._tail = set()
+        self._tail, self.hoisted = set(), []
         for loss in losses:
             if self.computing.computes(loss):
                 self._check(self.index.statement(loss), of_loss=True)
@@ -112,8 +114,22 @@ class Regions:
         """What a caller computes for a function that runs backward would have to be a statement of its own."""
         for statement, argument in found.arguments:
             if self._only_passes_on(statement) and self.computing.involves_model(argument):
-                why = f"`{code_of(argument)}` is computed where it's passed on to a function that runs backward"
-                raise CannotFollow(why, argument, 19)
+                self._hoist(statement, argument)
+
+    def _hoist(self, statement: cst.CSTNode, argument: cst.CSTNode) -> None:
+        """``update(criterion(model(x), y))``: the loss gets a statement of its own in front of that one."""
+        block = self.index.block(statement)
+        arg = self.index.parent.get(argument)
+        call = self.index.parent.get(arg) if isinstance(arg, cst.Arg) else None
+        is_first = isinstance(call, cst.Call) and not any(self.computing.computes(a) for a in call.args if a is not arg)
+        is_alone = isinstance(statement, (cst.Expr, cst.Assign)) and statement.value is call
+        if not (is_first and is_alone) or isinstance(block, cst.SimpleStatementSuite):
+            why = f"`{code_of(argument)}` is computed where it's passed on to a function that runs backward"
+            raise CannotFollow(why, argument, 19)
+        if self.computing.changes_weights(argument):
+            raise CannotFollow("what computes the loss changes weights as well", argument, 19)
+        assert isinstance(statement, cst.BaseSmallStatement) and isinstance(argument, cst.BaseExpression)
+        self.hoisted.append((statement, argument))
 
     def _without_data(self, leaves: set[cst.CSTNode]) -> set[cst.CSTNode]:
         """Drop what only makes data, unless it stands in one block with what the model computes."""

@@ -319,7 +319,9 @@ class Solved:
                 found.add(Imported(f"{base.path}.{name}"))
             elif isinstance(base, (Instance, ClassValue)):
                 method = self.classes.method(base.node, name)
-                if method is not None:
+                if method is not None and _is_alias(method):
+                    found |= {value for returned in self._returns[method] for value in self.of(returned)}
+                elif method is not None:
                     found.add(FunctionValue(method, bound=isinstance(base, Instance) and not is_static(method)))
         if self._is_super(node.value):
             method = self.classes.inherited(self.index.class_of(self.index.function(node)), name)
@@ -396,6 +398,19 @@ class Solved:
             if isinstance(where, cst.Integer):
                 return self.element(values, int(where.value, 0))
         return self.elements(values)
+
+
+def _is_alias(method: cst.FunctionDef) -> bool:
+    """A property that returns an attribute: ``def optimizer(self): return self._optimizer``."""
+    if [dotted_name(each.decorator) for each in method.decorators] != ["property"]:
+        return False
+    lines = [
+        part
+        for line in method.body.body
+        for part in (line.body if isinstance(line, cst.SimpleStatementLine) else [line])
+    ]
+    last = lines[-1] if len(lines) == (2 if method.get_docstring() is not None else 1) else None
+    return isinstance(last, cst.Return) and isinstance(last.value, cst.Attribute)
 
 
 def _or_none(owners: set[cst.ClassDef]) -> list[cst.ClassDef | None]:
