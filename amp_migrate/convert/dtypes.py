@@ -5,6 +5,7 @@ Source: torch/storage.py (``_dtype_to_storage_type_map``, ``_new_dtypes``), torc
 
 from __future__ import annotations
 
+import array
 from typing import Mapping
 
 from .records import Global, Storage
@@ -91,3 +92,12 @@ def named_dtype(value: Global) -> str | None:
 
 def byte_size(storage: Storage) -> int:
     return storage.numel * ITEM_SIZES[storage.dtype]
+
+
+def swapped(raw: bytes, size: int) -> bytes:
+    """Return ``raw`` with the bytes of each ``size`` bytes in the other order."""
+    if size == 1:
+        return raw
+    items = array.array({2: "H", 4: "I", 8: "Q"}[size], raw)
+    items.byteswap()
+    return items.tobytes()

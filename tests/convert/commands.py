@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,8 +70,17 @@ def sample(name: str, path: Path) -> Path:
     return path
 
 
+#: torch.load takes only what is harmless; 1.13 has that too, and knows less of it
+_HARMLESS: dict[str, Any] = {"weights_only": True} if int(torch.__version__.split(".")[0]) >= 2 else {}
+_ALL: dict[str, Any] = {"weights_only": False} if _HARMLESS else {}
+
+
 def read(path: Path) -> Any:
-    return torch.load(path, weights_only=True)
+    return torch.load(path, **_HARMLESS)
+
+
+def read_all(path: Path) -> Any:
+    return torch.load(path, **_ALL)
 
 
 def names(folder: Path) -> list[str]:
@@ -78,10 +88,10 @@ def names(folder: Path) -> list[str]:
 
 
 class Touches:
-    """An object whose unpickling makes a file."""
+    """An object whose unpickling makes a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def __reduce__(self) -> Any:
-        return open, (str(self._path), "w")
+        return os.mkdir, (str(self._path),)

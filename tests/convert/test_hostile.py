@@ -14,7 +14,7 @@ import pytest
 
 from amp_migrate.convert.errors import CannotConvert, Damaged, Unsafe
 from amp_migrate.convert.foreign import drop_foreign, refuse_foreign
-from amp_migrate.convert.opening import MAX_DEPTH, open_checkpoint, pickle_machine
+from amp_migrate.convert.opening import MAX_DEPTH, limits, open_checkpoint
 
 from .made_files import FORMATS, PROTO, legacy_file, named, number, plain_pickle, storage_id, tensor, text, torch_zip
 
@@ -348,7 +348,7 @@ def test_what_is_broken_or_takes_too_much_is_refused(
 
 @pytest.mark.parametrize("body", [b"}" * 10_000, b"N" * 100_000, b"N\x85" * 20_000, b"]\x94" * 10_000])
 def test_a_small_file_cannot_take_much_memory(body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pickle_machine, "MAX_MEMORY", 4 << 20)
+    monkeypatch.setattr(limits, "MAX_MEMORY", 4 << 20)
     assert "of memory without its tensors" in refusal(plain_pickle(tmp_path / "a.pt", PROTO + body + b"."))
 
 
@@ -394,9 +394,20 @@ def test_a_legacy_file_that_was_cut_off_says_so(cut: int, tmp_path: Path) -> Non
     assert "cut off" in refusal(path) or "left" in refusal(path)
 
 
-@pytest.mark.parametrize("storages", [{}, {"1": bytes(16)}, {"0": bytes(12)}, {"0": bytes(16), "1": bytes(16)}])
-def test_a_legacy_file_whose_storages_arent_its_tensors_is_refused(storages: dict[str, bytes], tmp_path: Path) -> None:
-    assert "storage" in refusal(legacy_file(tmp_path / "a.pt", LEGACY, storages))
+@pytest.mark.parametrize(
+    "storages, said",
+    [
+        ({}, "lists 0 storages"),
+        ({"1": bytes(16)}, "lists 1 storages"),
+        ({"0": bytes(16), "1": bytes(16)}, "lists 2 storages"),
+        ({"0": bytes(12)}, "has 3 elements; its tensors say 4"),
+        ({"0": bytes(20)}, "has 5 elements; its tensors say 4"),
+    ],
+)
+def test_a_legacy_file_whose_storages_arent_its_tensors_is_refused(
+    storages: dict[str, bytes], said: str, tmp_path: Path
+) -> None:
+    assert said in refusal(legacy_file(tmp_path / "a.pt", LEGACY, storages))
 
 
 def test_what_follows_a_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -411,6 +422,18 @@ def test_a_file_in_a_file_in_a_file_is_refused(tmp_path: Path) -> None:
 
     inner = legacy_file(tmp_path / "inner", PROTO + load(b"x") + b".").read_bytes()
     assert "yet another" in refusal(plain_pickle(tmp_path / "a.pkl", PROTO + load(inner) + b"."))
+
+
+def test_files_in_a_file_take_from_one_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_MEMORY", 4 << 20)
+
+    def load(data: bytes) -> bytes:
+        return named("torch.storage", "_load_from_bytes") + b"B" + struct.pack("<I", len(data)) + data + b"\x85R"
+
+    inner = legacy_file(tmp_path / "inner", PROTO + b"(" + b"}" * 1000 + b"l.").read_bytes()
+    assert len(open_checkpoint(plain_pickle(tmp_path / "a.pkl", PROTO + load(inner) + b".")).root) == 1000
+    bombs = PROTO + b"(" + load(inner) * 10 + b"l."
+    assert "of memory without its tensors" in refusal(plain_pickle(tmp_path / "b.pkl", bombs))
 
 
 def test_errors_name_the_file_and_the_byte(tmp_path: Path) -> None:

@@ -163,6 +163,13 @@ def test_a_storage_whose_source_has_another_size_is_refused(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_source_that_gives_other_bytes_than_it_says_is_noticed(tmp_path: Path) -> None:
+    size = (1 << 20) + 1  # a ``Counted`` gives whole megabytes only
+    with pytest.raises(Damaged, match="gave 1048576 bytes instead of 1048577"):
+        write_checkpoint(Tensor(Storage("uint8", size, "cpu", Counted(size)), 0, (size,), (1,)), tmp_path / "new.pt")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_foreign_objects_are_never_written(tmp_path: Path) -> None:
     for value in (PickledObject(Global("a", "B")), Global("os", "system")):
         with pytest.raises(Unsafe, match="at x"):

@@ -27,10 +27,12 @@ _READING: Mapping[int, str] = {
 }
 
 
-def said(error: OSError, source: Path) -> str:
-    """Return what an error means. One about ``source`` doesn't name it."""
+def said(error: OSError, source: Path, target: Path | None = None) -> str:
+    """Return what an error means. One about ``source`` doesn't name it; one that names no file is about ``target``."""
     if error.strerror is None or error.errno is None:
         return str(error)
+    if error.filename is None and target is not None:
+        return f"{target.parent}: {_WRITING.get(error.errno, error.strerror)}"
     name = "" if error.filename is None else os.fspath(error.filename)
     if name == str(source):
         return _READING.get(error.errno, error.strerror)

@@ -85,8 +85,6 @@ def _of_folder(source: Path, command: Command) -> Iterator[Task]:
         if path.is_dir():
             whole = path == source and not command.into_folder
             yield Task(path, place, in_place=command.in_place, distributed=True, in_folder=not whole)
-        elif command.in_place and _BACKUP.search(path.name):
-            continue
         elif _may_be_checkpoint(path) and not _BACKUP.search(path.name):
             maybe = not is_named_checkpoint(path)
             yield Task(path, place, in_place=command.in_place, may_be_copied=maybe, in_folder=True)

@@ -31,7 +31,10 @@ def work(task: Task, options: Mapping[str, Any], dry_run: bool) -> Outcome:
 
 
 def _failed(task: Task, error: Exception) -> Outcome:
-    text = said(error, task.source) if isinstance(error, OSError) else without_path(str(error), task.source)
+    if isinstance(error, OSError):
+        text = said(error, task.source, task.target)
+    else:
+        text = without_path(str(error), task.source)
     return Outcome(task, Result.FAILED, Report(), error=text)
 
 

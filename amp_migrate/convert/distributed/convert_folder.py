@@ -85,13 +85,10 @@ def _converted(saved: Saved, objects: Objects, settings: Options, report: Report
     """Return the state of a folder, converted, as live objects."""
     from ..live import Live
     from ..state import converted
-    from ..trusted import execute
 
     opened = {name: objects.open(entry.file, name) for name, entry in saved.objects.items()}
     if settings.trust and find_foreign(opened):
-        for name, entry in saved.objects.items():
-            opened[name] = execute(objects.copied(entry.file), report)
-        return converted(_nested(saved, opened), settings, report)
+        return converted(_nested(saved, _executed(saved, objects, opened, report)), settings, report)
     tree = Live().records(_nested(saved, opened))
     foreign = find_foreign(tree)
     new = convert_tree(tree, settings, report)
@@ -101,6 +98,19 @@ def _converted(saved: Saved, objects: Objects, settings: Options, report: Report
         refuse_foreign(new)
         refuse_vanished(foreign, tree, new)
     return Live().objects(new)
+
+
+def _executed(saved: Saved, objects: Objects, opened: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """Return the entries as live objects. Only those that ask for it are executed; a note names them."""
+    from ..live import Live
+    from ..trusted import execute
+
+    foreign = [name for name, value in opened.items() if find_foreign(value)]
+    live = {name: Live().objects(value) for name, value in opened.items() if name not in foreign}
+    for name in foreign:
+        live[name] = execute(objects.copied(saved.objects[name].file), Report())
+        report.add(Kind.KEPT, name, "the folder was trusted: classes and functions that this names were executed")
+    return live
 
 
 def _nested(saved: Saved, objects: Mapping[str, Any]) -> Any:

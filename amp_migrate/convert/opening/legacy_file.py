@@ -16,6 +16,7 @@ from ..dtypes import byte_size
 from ..errors import Damaged, Unsafe
 from ..records import FileRange, Global, Inline, Source, Storage
 from ..tree import short_repr
+from .limits import Limits
 from .opcodes import OPCODES
 from .opened import Contents
 from .pickle_machine import Machine
@@ -74,8 +75,8 @@ class _Legacy:
         return self.views.setdefault(key, StorageView(root, offset, numel))
 
 
-def _pickle(stream: Stream, machine: Machine | None = None) -> Any:
-    return (machine or Machine(stream)).run(OPCODES)
+def _pickle(stream: Stream, limits: Limits) -> Any:
+    return Machine(stream, limits).run(OPCODES)
 
 
 def _find_storages(stream: Stream, keys: Any, storages: Mapping[str, Storage], make_source: Any) -> None:
@@ -97,27 +98,27 @@ def _find_storages(stream: Stream, keys: Any, storages: Mapping[str, Storage], m
         object.__setattr__(storage, "source", make_source(stream, size))
 
 
-def _open_rest(stream: Stream, make_source: Any) -> Contents:
+def _open_rest(stream: Stream, limits: Limits, make_source: Any) -> Contents:
     """Return the object of a legacy file whose magic number has been read."""
-    version = _pickle(stream)
+    version = _pickle(stream, limits)
     if version != PROTOCOL_VERSION:
         raise Damaged(f"the file has version {short_repr(version)} of torch's legacy format; there is only 1001")
-    _pickle(stream)  # facts about the machine; the bytes are little endian whatever it was
+    _pickle(stream, limits)  # facts about the machine; the bytes are little endian whatever it was
     legacy = _Legacy()
-    machine = Machine(stream, legacy.persistent_load)
-    tree = _pickle(stream, machine)
-    keys = _pickle(stream)
+    machine = Machine(stream, limits, legacy.persistent_load)
+    tree = machine.run(OPCODES)
+    keys = _pickle(stream, limits)
     _find_storages(stream, keys, legacy.storages, make_source)
     has_strangers = machine.has_strangers or bool(legacy.views)
     return Contents(tree, "legacy", {"pickle protocol": machine.protocol}, has_strangers=has_strangers)
 
 
-def load_nested(data: bytes) -> Any:
+def load_nested(data: bytes, limits: Limits) -> Any:
     """Return the storage that a whole legacy file in ``data`` holds."""
     stream = Stream(io.BytesIO(data), len(data), "a storage inside of the pickle")
-    if _pickle(stream) != MAGIC_NUMBER:
+    if _pickle(stream, limits) != MAGIC_NUMBER:
         raise Damaged("a storage inside of the pickle isn't in torch's legacy format")
-    return _open_rest(stream, lambda stream, size: Inline(stream.read(size))).tree
+    return _open_rest(stream, limits, lambda stream, size: Inline(stream.read(size))).tree
 
 
 def open_pickles(file: BinaryIO, path: Path, length: int) -> Contents:
@@ -134,10 +135,11 @@ def open_pickles(file: BinaryIO, path: Path, length: int) -> Contents:
         stream.skip(size)
         return found
 
-    machine = Machine(stream, load_nested=load_nested)
-    first = _pickle(stream, machine)
+    limits = Limits()
+    machine = Machine(stream, limits, load_nested=load_nested)
+    first = machine.run(OPCODES)
     if type(first) is int and first == MAGIC_NUMBER:
-        contents = _open_rest(stream, file_range)
+        contents = _open_rest(stream, limits, file_range)
     else:
         contents = Contents(first, "pickle", {"pickle protocol": machine.protocol}, has_strangers=machine.has_strangers)
     if not stream.at_end:

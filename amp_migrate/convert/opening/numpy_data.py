@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Mapping
 
-from ..dtypes import ITEM_SIZES
-from ..records import Call, Global, Inline, PickledObject, Storage, Tensor, contiguous_stride
+from ..dtypes import ITEM_SIZES, swapped
+from ..records import Call, Inline, PickledObject, Storage, Tensor, contiguous_stride
 from .plain_values import NotPlain
 
 #: numpy's dtypes that torch has had from the first version on
@@ -80,15 +80,6 @@ def _little_endian(raw: bytes, dtype: _Dtype) -> bytes:
     if size not in (2, 4, 8):
         return raw
     return swapped(raw, size)
-
-
-def swapped(raw: bytes, size: int) -> bytes:
-    """Return ``raw`` with the bytes of each ``size`` bytes in the other order."""
-    if size == 1:
-        return raw
-    items = array.array({2: "H", 4: "I", 8: "Q"}[size], raw)
-    items.byteswap()
-    return items.tobytes()
 
 
 def _python_values(raw: bytes, dtype: _Dtype) -> list[Any]:
@@ -177,6 +168,3 @@ NUMPY: Mapping[str, Any] = {
     "numpy._core.multiarray._reconstruct": reconstructed,
     "numpy._core.numeric._frombuffer": from_buffer,
 }
-
-#: classes that only stand as arguments of the above
-NDARRAY = Global("numpy", "ndarray")

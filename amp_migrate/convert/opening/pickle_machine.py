@@ -13,11 +13,9 @@ import struct
 from typing import Any, Callable, Mapping, Tuple
 
 from ..errors import CannotConvert, Damaged, Unsafe
-from .keys import KeyCheck
+from .limits import Limits
 from .stream import Stream
 
-#: about how much memory a tree may take, counted by operation; a checkpoint of 180,000 tensors stays under it
-MAX_MEMORY = 1 << 30
 HIGHEST_PROTOCOL = 5
 
 #: an operation, and about how many bytes its result takes
@@ -36,8 +34,9 @@ class Machine:
     def __init__(
         self,
         stream: Stream,
+        limits: Limits,
         persistent_load: Callable[[Any], Any] = no_persistent_ids,
-        load_nested: Callable[[bytes], Any] | None = None,
+        load_nested: Callable[[bytes, Limits], Any] | None = None,
     ) -> None:
         self.stream = stream
         self.persistent_load = persistent_load
@@ -47,9 +46,10 @@ class Machine:
         self.outer: list[list[Any]] = []
         #: a dict, so that a file that numbers its objects from four billion on costs nothing
         self.memo: dict[int, Any] = {}
-        self.keys = KeyCheck()
         self.protocol = 0
-        self.memory = MAX_MEMORY
+        self.limits = limits
+        self.spend = limits.spend
+        self.keys = limits.keys
         #: whether anything in the tree may have to become plain data, or be refused
         self.has_strangers = False
 
@@ -57,7 +57,7 @@ class Machine:
         """Return what the pickle builds.
 
         Raises:
-            Damaged: it is broken, or takes more memory than ``MAX_MEMORY``.
+            Damaged: it is broken, or takes more memory than the limit.
             Unsafe: it uses a way to call something that nothing can stand for (extension codes and the like).
         """
         start = self.stream.position
@@ -71,7 +71,7 @@ class Machine:
             raise Damaged(f"the pickle is broken: {type(error).__name__}: {error} ({self._where(start)})") from error
 
     def _run(self, opcodes: Mapping[bytes, Opcode]) -> Any:
-        read = self.stream.read
+        read, spend = self.stream.read, self.spend
         while True:
             code = read(1)
             if code == STOP:
@@ -80,7 +80,7 @@ class Machine:
             if opcode is None:
                 raise Damaged(f"byte {code[0]:#04x} is no operation of a pickle")
             operation, cost = opcode
-            self.spend(cost)
+            spend(cost)
             operation(self)
         if self.outer or len(self.stack) != 1:
             raise Damaged("the pickle stops in the middle of an object")
@@ -88,11 +88,6 @@ class Machine:
 
     def _where(self, start: int) -> str:
         return f"{self.stream.name}, byte {self.stream.position - start}"
-
-    def spend(self, memory: int) -> None:
-        self.memory -= memory
-        if self.memory < 0:
-            raise Damaged(f"the pickle would take more than {MAX_MEMORY >> 30} GiB of memory without its tensors")
 
     def read_text(self, count: int) -> bytes:
         """Return ``count`` bytes that become a value, and so count."""

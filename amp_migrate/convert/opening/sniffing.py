@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Mapping
 
 #: (bytes, where they are, what the file is and what to do)
 _KINDS: tuple[tuple[bytes, int, str], ...] = (
@@ -69,12 +68,6 @@ def _is_text(head: bytes) -> bool:
     return all(each.isprintable() or each in "\r\n\t" for each in text)
 
 
-#: by Python's name; kept here so that a reader finds all magic numbers in one file
 ZIP_MAGIC = b"PK\x03\x04"
+#: how many bytes these questions need
 HEAD = 512
-
-SAVED_BY: Mapping[str, str] = {
-    "zip": "torch.save (torch 1.6 or later)",
-    "legacy": "torch.save (torch 1.5 or earlier, or without the zip format)",
-    "pickle": "pickle.dump",
-}

@@ -147,4 +147,4 @@ def load_storage_from_bytes(machine: Machine, args: tuple[Any, ...]) -> Any:
         raise Unsafe("a file inside of the file holds yet another one")
     if type(data) is not bytes:
         raise Damaged(f"a storage inside of a pickle is a {type(data).__name__} instead of bytes")
-    return machine.load_nested(data)
+    return machine.load_nested(data, machine.limits)

@@ -12,9 +12,10 @@ from typing import Any, BinaryIO
 from ..errors import Damaged
 from ..records import FileRange, Inline, Storage
 from ..tree import short_repr
+from .limits import MAX_MEMORY, Limits
 from .opcodes import OPCODES
 from .opened import Contents
-from .pickle_machine import MAX_MEMORY, Machine
+from .pickle_machine import Machine
 from .storages import storage_id
 from .stream import Stream
 from .zip_directory import MAX_INFLATED, STORED, ZipDirectory
@@ -64,7 +65,7 @@ class _TorchZip:
     def pickle(self) -> tuple[Any, Machine]:
         data = self.directory.read(self.directory.entries[self.root + _PICKLE], MAX_MEMORY)
         stream = Stream(io.BytesIO(data), len(data), _PICKLE)
-        machine = Machine(stream, self.storage)
+        machine = Machine(stream, Limits(), self.storage)
         tree = machine.run(OPCODES)
         if not stream.at_end:
             raise Damaged(f"{_PICKLE} goes on after its end, at byte {stream.position}")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, Iterator
 
-from ..dtypes import ITEM_SIZES, SWAPPED_SIZES
+from ..dtypes import ITEM_SIZES, SWAPPED_SIZES, swapped
 from ..errors import Damaged
-from ..opening.numpy_data import swapped
 from ..records import CHUNK, FileRange, Storage
+from .hints import begin_to_write
 
-#: the disk begins to write after so many bytes, while the next ones are copied. Left to itself it would wait until the
-#: end, and the fsync there would take as long as the copy did
+#: after so many bytes the disk begins to write them, while the next ones are copied
 _WRITE_BACK = 1 << 24
 
 
@@ -47,7 +45,7 @@ class Copier:
             if known is None:
                 crc = zlib.crc32(part, crc)
             self._file.write(part)
-            self._begin_to_write(len(part))
+            self._written(len(part))
         return crc if known is None else known
 
     def _parts(self, storage: Storage) -> Iterator[Any]:
@@ -83,13 +81,9 @@ class Copier:
             yield swapped(data[:whole], item)
             rest = data[whole:]
 
-    def _begin_to_write(self, count: int) -> None:
+    def _written(self, count: int) -> None:
         self._unwritten += count
-        if self._unwritten < _WRITE_BACK or not hasattr(os, "posix_fadvise"):
-            return
-        self._file.flush()
-        end = self._file.tell()
-        # Linux starts writing what it is told won't be needed (mm/fadvise.c); elsewhere this does nothing
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(self._file.fileno(), end - self._unwritten, self._unwritten, os.POSIX_FADV_DONTNEED)
-        self._unwritten = 0
+        if self._unwritten >= _WRITE_BACK:
+            self._file.flush()
+            begin_to_write(self._file.fileno(), self._file.tell() - self._unwritten, self._unwritten)
+            self._unwritten = 0

@@ -13,8 +13,8 @@ from ..dtypes import byte_size
 from ..errors import CannotConvert
 from ..foreign import refuse_foreign
 from ..records import Storage
+from .hints import reserve
 from .pickling import Pickler
-from .reserving import reserve
 from .zip_file import write_zip
 
 #: what a storage's entry takes beside its bytes, at most
@@ -52,7 +52,7 @@ def write_checkpoint(
     _check_space(target, size)
     model = before if like is None else os.stat(like)
     with whole_file(target, model) as file:
-        reserve(file, size)
+        reserve(file.fileno(), size)
         write_zip(file, pickle, storages)
         file.truncate()
 
