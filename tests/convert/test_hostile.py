@@ -158,6 +158,22 @@ CALLS: dict[str, tuple[str, Callable[[Path], bytes]]] = {
             + b")}tR"
         ),
     ),
+    "a call whose result is thrown away": (
+        "posix.system",
+        lambda canary: SHELL + command(canary) + b"\x85R0" + b"}",
+    ),
+    "a call thrown away with its mark": (
+        "posix.system",
+        lambda canary: b"(" + SHELL + command(canary) + b"\x85R1" + b"}",
+    ),
+    "a call that is only remembered": (
+        "posix.system",
+        lambda canary: SHELL + command(canary) + b"\x85Rq\x050" + b"}",
+    ),
+    "a call that another value takes the place of": (
+        "posix.system",
+        lambda canary: b"}" + text("a") + SHELL + command(canary) + b"\x85Rs" + text("a") + b"Ns",
+    ),
     "a function alone": ("posix.system", lambda canary: b"]" + SHELL + b"a"),
     "a default factory": (
         "posix.system",

@@ -245,6 +245,7 @@ NO_CHECKPOINTS = [
     (gzip.compress(b"x" * 100), "gzip(.*)gunzip"),
     (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5"),
     (b"\x40\0\0\0\0\0\0\0" + b'{"w":{"dtype":"F32"}}', "safetensors"),
+    (b"\x80\x02\0\0\0\0\0\0" + b'{"w":{"dtype":"F32"}}', "safetensors"),
     (b"\x93NUMPY\x01\0", "numpy"),
     (b"hello, this is no checkpoint\n", "a text file"),
     (b'{"model": 1}', "a text file"),

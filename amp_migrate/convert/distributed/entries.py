@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..errors import CannotConvert, Damaged
+from ..errors import CannotConvert, Damaged, Unsafe
 from ..opening import open_checkpoint
 from ..opening.zip_file import open_zip
 from ..records import FileRange, Tensor
@@ -103,7 +103,10 @@ class Objects:
         """
         path = self.copied(part)
         try:
-            return open_checkpoint(path).root
+            opened = open_checkpoint(path)
+            if opened.discarded:
+                raise Unsafe(f"the pickle uses {', '.join(opened.discarded)}, and throws the result away")
+            return opened.root
         except CannotConvert as error:
             raise type(error)(f"{_place(part, name)}: {str(error).replace(f'{path}: ', '', 1)}") from error
 

@@ -110,7 +110,13 @@ def _open_rest(stream: Stream, limits: Limits, make_source: Any) -> Contents:
     keys = _pickle(stream, limits)
     _find_storages(stream, keys, legacy.storages, make_source)
     has_strangers = machine.has_strangers or bool(legacy.views)
-    return Contents(tree, "legacy", {"pickle protocol": machine.protocol}, has_strangers=has_strangers)
+    return Contents(
+        tree,
+        "legacy",
+        {"pickle protocol": machine.protocol},
+        has_strangers=has_strangers,
+        strangers=frozenset(limits.strangers),
+    )
 
 
 def load_nested(data: bytes, limits: Limits) -> Any:
@@ -141,7 +147,13 @@ def open_pickles(file: BinaryIO, path: Path, length: int) -> Contents:
     if type(first) is int and first == MAGIC_NUMBER:
         contents = _open_rest(stream, limits, file_range)
     else:
-        contents = Contents(first, "pickle", {"pickle protocol": machine.protocol}, has_strangers=machine.has_strangers)
+        contents = Contents(
+            first,
+            "pickle",
+            {"pickle protocol": machine.protocol},
+            has_strangers=machine.has_strangers,
+            strangers=frozenset(limits.strangers),
+        )
     if not stream.at_end:
         left = length - stream.position
         raise Damaged(f"the file goes on for {left} bytes after its end: it holds several objects, or is no checkpoint")

@@ -1,4 +1,4 @@
-"""What opening one file may take, in all pickles that are in it."""
+"""What opening one file may take, in all pickles that are in it, and whom it has asked for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class Limits:
     def __init__(self) -> None:
         self._left = MAX_MEMORY
         self.keys = KeyCheck()
+        #: every class and function that the file has named and the table doesn't know, also those it threw away again
+        self.strangers: set[str] = set()
 
     def spend(self, memory: int) -> None:
         """Raise Damaged once the file has taken too much."""

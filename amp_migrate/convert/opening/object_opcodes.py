@@ -24,6 +24,7 @@ def _named(machine: Machine, module: Any, name: Any) -> Global:
     result = current_name(module, name)
     if not is_known(result):
         machine.has_strangers = True
+        machine.limits.strangers.add(str(result))
     return result
 
 

@@ -10,15 +10,18 @@ from typing import Any, BinaryIO
 from ..errors import CannotConvert, Damaged
 from ..foreign import find_foreign
 from ..notes import Report
-from ..tree import depth
+from ..records import Global, PickledObject
+from ..tree import depth, walk
 from .legacy_file import open_pickles
 from .opened import Contents, Opened
-from .plain_data import make_plain
+from .plain_data import becomes_plain, make_plain
 from .sniffing import HEAD, ZIP_MAGIC, what_it_is
 from .zip_file import open_zip
 
 #: how deep objects may lie in each other. Whoever walks a tree by functions that call themselves can go this deep
 MAX_DEPTH = 200
+#: the place of what isn't in the tree
+_THROWN_AWAY = "no place: the pickle uses it and throws it away"
 
 
 def open_checkpoint(path: str | os.PathLike[str]) -> Opened:
@@ -36,13 +39,14 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Opened:
         contents = _read(source)
         _check_depth(contents.tree)
         report = Report()
+        discarded = _discarded(contents)
         root = make_plain(contents.tree, report) if contents.has_strangers else contents.tree
-        foreign = find_foreign(root)
+        foreign = {**find_foreign(root), **dict.fromkeys(discarded, (_THROWN_AWAY,))}
     except CannotConvert as error:
         raise type(error)(f"{source}: {error}") from error
     except (RecursionError, MemoryError) as error:
         raise Damaged(f"{source}: reading it takes too much ({type(error).__name__})") from error
-    return Opened(source, root, report, contents.format_name, contents.byteorder, contents.writer, foreign)
+    return Opened(source, root, report, contents.format_name, contents.byteorder, contents.writer, foreign, discarded)
 
 
 def _read(path: Path) -> Contents:
@@ -64,6 +68,19 @@ def _read_open(file: BinaryIO, path: Path, length: int) -> Contents:
     if what is not None:
         raise Damaged(f"this is {what}")
     return open_pickles(file, path, length)
+
+
+def _discarded(contents: Contents) -> tuple[str, ...]:
+    """Return what the pickle named, and perhaps called, but didn't keep: a way to run something that no tree shows."""
+    if not contents.strangers:
+        return ()
+    kept: set[str] = set()
+    for value, _ in walk(contents.tree):
+        if isinstance(value, PickledObject):
+            kept.add(str(value.cls))
+        elif isinstance(value, Global):
+            kept.add(str(value))
+    return tuple(sorted(name for name in contents.strangers - kept if not becomes_plain(name)))
 
 
 def _check_depth(tree: Any) -> None:

@@ -21,6 +21,8 @@ class Contents:
     byteorder: str = "little"
     #: whether the tree may hold something that isn't plain data or a record yet
     has_strangers: bool = True
+    #: classes and functions that the pickle named, and the table of what it builds doesn't know
+    strangers: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,5 @@ class Opened:
     byteorder: str
     writer: Mapping[str, Any]
     foreign: Mapping[str, tuple[str, ...]]
+    #: those of them that the pickle has called or named, and thrown away: they aren't in the tree
+    discarded: tuple[str, ...] = ()

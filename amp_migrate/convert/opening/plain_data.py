@@ -23,6 +23,11 @@ _ALL: Mapping[str, tuple[str, Conversion]] = {
 }
 
 
+def becomes_plain(name: str) -> bool:
+    """Return whether instances of the class, or results of the function, called ``name`` become plain data."""
+    return name in _ALL
+
+
 def make_plain(tree: Any, report: Report) -> Any:
     """Return ``tree`` with every instance of a reviewed class replaced by plain data.
 

@@ -110,4 +110,5 @@ def open_zip(file: BinaryIO, path: Path, length: int) -> Contents:
         text = opened.text(name)
         if text is not None:
             writer[name.lstrip(".").replace("_", " ")] = text.strip()
-    return Contents(tree, "zip", writer, opened.byteorder, machine.has_strangers)
+    strangers = frozenset(machine.limits.strangers)
+    return Contents(tree, "zip", writer, opened.byteorder, machine.has_strangers, strangers)
