@@ -13,6 +13,7 @@ from typing import Callable
 import pytest
 
 from amp_migrate.convert.errors import CannotConvert, Damaged, Unsafe
+from amp_migrate.convert.file import check_file
 from amp_migrate.convert.foreign import drop_foreign, refuse_foreign
 from amp_migrate.convert.opening import MAX_DEPTH, limits, open_checkpoint
 
@@ -28,7 +29,7 @@ def refusal(path: Path) -> str:
     start = time.perf_counter()
     try:
         with pytest.raises(CannotConvert) as caught:
-            refuse_foreign(open_checkpoint(path).root)
+            check_file(path)
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
