@@ -53,7 +53,7 @@ class Defaults:
             return self._of_name(node)
         if isinstance(node, cst.Attribute):
             return self._same([*self._stored_as(node.attr.value), *self._fields(node)])
-        key, fallback = _looked_up(node)
+        key, fallback = looked_up(node)
         if key is None:
             return None
         return self._same([*self._stored_as(key), *([fallback] if fallback is not None else [])])
@@ -128,7 +128,7 @@ def _is_none(node: cst.BaseExpression) -> bool:
     return isinstance(node, cst.Name) and node.value == "None"
 
 
-def _looked_up(node: cst.BaseExpression) -> tuple[str | None, cst.BaseExpression | None]:
+def looked_up(node: cst.BaseExpression) -> tuple[str | None, cst.BaseExpression | None]:
     """Return the key and the fallback of ``cfg["key"]``, ``cfg.get("key", …)`` and ``getattr(cfg, "key", …)``."""
     if isinstance(node, cst.Subscript):
         return _key_of(node), None

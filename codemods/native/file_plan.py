@@ -30,6 +30,7 @@ from .kinds import Kinds
 from .loop import Loop, loops_of
 from .notes import loop_notes
 from .objects import Entity, Objects
+from .option_facts import OptionFact, option_facts
 from .problem import CannotFollow
 from .reach import Reach
 from .regions import Regions
@@ -51,11 +52,12 @@ _PRIVATE = {"_amp_stash", "_amp_state"}
 
 @dataclass(frozen=True)
 class NativePlan:
-    """Edits and sites by rule code, and the import aliases that go."""
+    """Edits and sites by rule code, the import aliases that go, and what the file chooses its opt level by."""
 
     edits: tuple[tuple[str, AnyEdit], ...] = ()
     sites: tuple[tuple[str, Site], ...] = ()
     going: frozenset[cst.CSTNode] = frozenset()
+    options: tuple[OptionFact, ...] = ()
 
     def reports_of(self, code: str) -> Iterator[AnyEdit | Site]:
         """Yield the edits and sites of one rule."""
@@ -103,7 +105,8 @@ class _Planner:
         edits = self.draft.finished()
         for line, going_there in self._missing_imports(edits).items():
             edits += add_imports(self.source.module, [line], self.draft.removed if going_there else ())
-        return NativePlan(tuple(edits), tuple(self.draft.sites), frozenset(going))
+        options = (fact for site in self.sites.initialize for fact in option_facts(site, self.solved))
+        return NativePlan(tuple(edits), tuple(self.draft.sites), frozenset(going), tuple(options))
 
     def _missing_imports(self, edits: Sequence[tuple[str, AnyEdit]]) -> dict[str, bool]:
         """Return the import statements that the file lacks, and whether each goes where Apex was imported."""
