@@ -29,6 +29,7 @@ _CLEANS = words(
 )
 #: methods that keep what they get in the object that they are called on
 _KEEPS = words("__setitem__ add append appendleft copy_ enqueue extend insert push put put_nowait setdefault update")
+_SPREADING = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.NamedExpr, cst.For, cst.CompFor, cst.Return, cst.Call)
 _MOST_ROUNDS = 12
 
 
@@ -56,9 +57,10 @@ class HalfLeaks:
         if not self._lines:
             return
         self._find_functions()
+        nodes = [node for node in self.index.nodes if isinstance(node, _SPREADING)]
         for _ in range(_MOST_ROUNDS):
             size = len(self._tainted) + len(self._returns)
-            for node in self.index.nodes:
+            for node in nodes:
                 self._spread(node)
             if len(self._tainted) + len(self._returns) == size:
                 break
