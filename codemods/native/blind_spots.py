@@ -23,6 +23,8 @@ def check_blind_spots(loop: Loop, facts: Facts) -> None:
             _check_function(node, facts)
         elif isinstance(node, cst.Call) and _may_run_anything(node, facts):
             raise CannotFollow("which function runs here can't be seen, and it may read gradients", node, 15)
+        elif isinstance(node, cst.Match) and _matters(node, loop, facts):
+            raise CannotFollow("what happens in the cases of a `match` can't be followed", node, 3)
         elif isinstance(node, cst.Lambda) and facts.kinds.of(node.body):
             raise CannotFollow("a lambda steps, or reads or clears gradients", node, 26)
     for use in facts.index.nodes:
@@ -56,6 +58,15 @@ def _may_run_anything(call: cst.Call, facts: Facts) -> bool:
         for each in facts.solved.classes.all
         for method in [facts.solved.classes.method(each, name)]
     )
+
+
+def _matters(node: cst.Match, loop: Loop, facts: Facts) -> bool:
+    """Return whether a ``match`` brings events about, initializes amp, or leaves a function or loop that does."""
+    if facts.kinds.of(node) or any(facts.index.holds(node, init.call) for init in loop.initialize):
+        return True
+    function = facts.index.function(node)
+    leaves = any(isinstance(each, (cst.Continue, cst.Break, cst.Return)) for each in facts.index.walk(node))
+    return leaves and bool(facts.kinds.of(facts.index.module if function is None else function.body))
 
 
 def _asks_library(call: cst.Call, facts: Facts) -> bool:

@@ -240,8 +240,11 @@ class Conditions:
         found: dict[tuple[object, str], list[cst.BaseExpression | None]],
     ) -> None:
         if isinstance(target, (cst.Tuple, cst.List)):
-            for element in target.elements:
-                self._note_stores(element.value, None, found)
+            display = value if isinstance(value, (cst.Tuple, cst.List)) else None
+            is_even = display is not None and len(display.elements) == len(target.elements)
+            for place, element in enumerate(target.elements):
+                part = display.elements[place].value if display is not None and is_even else None
+                self._note_stores(element.value, part, found)
         elif isinstance(target, cst.Attribute):
             owners = {
                 self.solved.classes.family(v.node) for v in self.solved.of(target.value) if isinstance(v, Instance)

@@ -192,7 +192,15 @@ def _is_main_guard(node: cst.If) -> bool:
 
 
 #: what the native program may do besides, from what it usually does to what it seldom has to
-_MODES: tuple[tuple[str, ...], ...] = ((), ("eager",), ("resets",), ("skips",), ("skips", "eager"))
+_MODES: tuple[tuple[str, ...], ...] = (
+    (),
+    ("early",),
+    ("eager",),
+    ("resets",),
+    ("skips",),
+    ("skips", "early"),
+    ("skips", "eager"),
+)
 
 
 def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts: Facts) -> Findings:
@@ -217,7 +225,7 @@ def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts:
         if owner is None or owner.value in values:
             raise problem
     for mode in _MODES:
-        in_mode = replace(setup, resets="resets" in mode, skips="skips" in mode, eager="eager" in mode)
+        in_mode = replace(setup, **dict.fromkeys(mode, True))  # type: ignore[arg-type]
         run = Flow(facts.events, facts.kinds, facts.conditions, in_mode)
         found = run.run(facts.entry_points)
         mine = [problem for number, problem in found.problems if number in numbers]

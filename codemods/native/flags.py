@@ -10,6 +10,7 @@ from ..tree import walk
 from .guards import Guard
 from .index import Index, code_of
 from .levels import OptLevel
+from .options import text_of
 from .problem import CannotFollow
 from .sites import Initialize
 from .solve import Solved
@@ -35,17 +36,38 @@ def _check_containers(test: cst.BaseExpression, solved: Solved) -> None:
     module = solved.index.module
     bases = {code_of(each.value) for each in walk(test) if isinstance(each, cst.Subscript)}
     bases |= {code_of(each.func.value) for each in walk(test) if _is_get(each)}  # type: ignore[attr-defined]
+    keys = {_key(each) for each in walk(test) if isinstance(each, cst.Subscript)}
+    keys |= {text_of(each.args[0].value) for each in walk(test) if _is_get(each) and each.args}  # type: ignore[attr-defined]
+    keys.discard(None)
     has_attribute = any(isinstance(each, cst.Attribute) for each in walk(test))
     for node in walk(module):
         target = node.target if isinstance(node, (cst.AssignTarget, cst.AugAssign)) else None
-        if isinstance(target, cst.Subscript) and code_of(target.value) in bases:
+        if isinstance(target, cst.Subscript) and (code_of(target.value) in bases or _key(target) in keys):
             raise CannotFollow("the flag that guards amp is in a dict that is written to", target, 27)
         func = node.func if isinstance(node, cst.Call) else None
         if isinstance(func, cst.Attribute) and func.attr.value in _WRITES and code_of(func.value) in bases:
             raise CannotFollow("the flag that guards amp is in a dict that is written to", node, 27)
+        if isinstance(func, cst.Attribute) and func.attr.value == "update" and keys & _updated(node):
+            raise CannotFollow("the flag that guards amp is in a dict that is written to", node, 27)
         by_name = isinstance(func, cst.Name) and func.value in ("setattr", "vars")
         if has_attribute and (by_name or (isinstance(node, cst.Attribute) and node.attr.value == "__dict__")):
             raise CannotFollow("attributes are written by name, and amp's flag may be one of them", node, 27)
+
+
+def _key(node: cst.Subscript) -> str | None:
+    where = node.slice[0].slice if len(node.slice) == 1 else None
+    return text_of(where.value) if isinstance(where, cst.Index) else None
+
+
+def _updated(call: cst.CSTNode) -> set[str | None]:
+    """Return the keys that ``d.update({…})`` and ``d.update(key=…)`` write."""
+    found: set[str | None] = set()
+    for arg in call.args if isinstance(call, cst.Call) else ():
+        if arg.keyword is not None:
+            found.add(arg.keyword.value)
+        if isinstance(arg.value, cst.Dict):
+            found |= {text_of(each.key) for each in arg.value.elements if isinstance(each, cst.DictElement)}
+    return found
 
 
 def _is_get(node: cst.CSTNode) -> bool:

@@ -105,16 +105,11 @@ def _accumulation(decision: Decision, facts: Facts) -> list[tuple[str, Site]]:
     for node in decision.flow.scaled_plain:
         message = "this backward is scaled as well now, so it can overflow, and a step be skipped for it"
         return [_note(ACCUMULATION, node, message)]
-    for node in decision.flow.steps:
-        for outer in index.ancestors(node):
-            if isinstance(outer, cst.If) and any(index.holds(outer, block.block) for block in decision.loop.blocks):
-                break  # its backward stands under the same condition, so nothing is accumulated
-            if isinstance(outer, cst.If) and any(isinstance(each, cst.Modulo) for each in facts.index.walk(outer.test)):
-                message = (
-                    "with gradient accumulation an overflow now counts once per step, not once per backward, "
-                    "so other steps may be skipped"
-                )
-                return [_note(ACCUMULATION, node, message)]
-            if isinstance(outer, cst.FunctionDef):
-                break
+    if decision.flow.accumulates:
+        first = min(decision.flow.steps, key=lambda each: index.order[each])
+        message = (
+            "several backwards lead to a step: an overflow now counts once per step, not once per backward, "
+            "so other steps may be skipped"
+        )
+        return [_note(ACCUMULATION, first, message)]
     return []

@@ -47,6 +47,7 @@ class Setup:
         holders: functions (None: the module) that can have a scaler, so that statements can be put there.
         reached: which optimizers a loss can reach.
         reaches_others: whether a loss may reach an optimizer that was never given to amp.
+        early: an `if` that only looks at gradients is one event: they are unscaled before it, whether it runs or not.
         eager: gradients are unscaled behind each block, as Apex did it, wherever they are used then.
         skips: where the program leaves a step out, the scale is updated.
         resets: a handler that goes on after an exception resets the scaler.
@@ -60,6 +61,7 @@ class Setup:
     reaches_others: Callable[[cst.BaseExpression], bool]
     resets: bool = False
     skips: bool = False
+    early: bool = False
     eager: bool = False
 
 
@@ -82,6 +84,8 @@ class Findings:
     plain_touches: list[tuple[int, cst.CSTNode]] = field(default_factory=list)
     #: handlers that reset a scaler
     resets: set[tuple[cst.CSTNode, int]] = field(default_factory=set)
+    #: backward calls that add to gradients which are scaled already
+    accumulates: set[cst.CSTNode] = field(default_factory=set)
     #: expressions that read a loss scale → the gradients of each optimizer there
     scale_reads: dict[cst.CSTNode, set[tuple[int, Gradients]]] = field(default_factory=dict)
     #: blocks of scale_loss behind which gradients are unscaled at once, and the optimizer

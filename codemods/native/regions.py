@@ -116,14 +116,32 @@ class Regions:
             if self._only_passes_on(statement) and self.computing.involves_model(argument):
                 self._hoist(statement, argument)
 
+    def _comes_first(self, call: cst.Call, arg: cst.CSTNode | None) -> bool:
+        """Return whether nothing is done before ``arg`` is computed: names are read, and that's all."""
+        func = call.func
+        while isinstance(func, cst.Attribute):
+            func = func.value
+        if not isinstance(func, cst.Name):
+            return False
+        before = call.args[: [each is arg for each in call.args].index(True)]
+        bound = {n.target for a in call.args for n in self.index.walk(a) if isinstance(n, cst.NamedExpr)}
+        return not bound and all(
+            not each.star and isinstance(each.value, (cst.Name, cst.BaseNumber, cst.SimpleString)) for each in before
+        )
+
     def _hoist(self, statement: cst.CSTNode, argument: cst.CSTNode) -> None:
         """``update(criterion(model(x), y))``: the loss gets a statement of its own in front of that one."""
         block = self.index.block(statement)
         arg = self.index.parent.get(argument)
         call = self.index.parent.get(arg) if isinstance(arg, cst.Arg) else None
-        is_first = isinstance(call, cst.Call) and not any(self.computing.computes(a) for a in call.args if a is not arg)
-        is_alone = isinstance(statement, (cst.Expr, cst.Assign)) and statement.value is call
-        if not (is_first and is_alone) or isinstance(block, cst.SimpleStatementSuite):
+        line = self.index.parent.get(statement)
+        is_alone = (
+            isinstance(statement, (cst.Expr, cst.Assign, cst.Return))
+            or (isinstance(statement, cst.AugAssign) and isinstance(statement.target, cst.Name))
+        ) and statement.value is call
+        has_line = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
+        is_first = isinstance(call, cst.Call) and self._comes_first(call, arg)
+        if not (is_first and is_alone and has_line) or isinstance(block, cst.SimpleStatementSuite):
             why = f"`{code_of(argument)}` is computed where it's passed on to a function that runs backward"
             raise CannotFollow(why, argument, 19)
         if self.computing.changes_weights(argument):
@@ -158,12 +176,30 @@ class Regions:
                 calls = solved.calls.get(function, set()) if function is not None else set()
                 others = leaves - {leaf}
                 is_handed_on = function in solved.handed_on
-                inside = all(any(self.index.holds(other, call) for other in others) for call in calls)
-                if calls and inside and not is_handed_on:
+                if calls and not is_handed_on and all(self._runs_inside(call, others, ()) for call in calls):
                     covered.add(leaf)
             if not covered:
                 return leaves
             leaves = leaves - covered
+
+    def _runs_inside(self, call: cst.CSTNode, leaves: set[cst.CSTNode], path: tuple[cst.CSTNode, ...]) -> bool:
+        """Return whether ``call`` runs inside of a leaf, through whatever calls its function; evaluation aside."""
+        if any(self.index.holds(leaf, call) for leaf in leaves):
+            return True
+        function = self.index.function(call)
+        calls = self.slices.solved.calls.get(function, set()) if function is not None else set()
+        if function is None or function in path or function in self.slices.solved.handed_on:
+            return False
+        trains = [each for each in calls if not self._is_without_grad(each)]
+        return bool(trains) and all(self._runs_inside(each, leaves, (*path, function)) for each in trains)
+
+    def _is_without_grad(self, node: cst.CSTNode) -> bool:
+        for outer in self.index.ancestors(node):
+            if isinstance(outer, cst.With) and is_no_grad(outer):
+                return True
+            if isinstance(outer, cst.FunctionDef):
+                return any(is_no_grad_call(each.decorator) for each in outer.decorators)
+        return False
 
     # -- where regions stand -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from .problem import CannotFollow
 from .signatures import call_argument, has_star, keyword_argument
 from .solve import Solved
 from .states import Gradients
-from .values import Apex
+from .values import Apex, Value
 
 #: the ways to one function: where Apex itself has it besides ``apex.amp``
 _NAMES = {
@@ -152,9 +152,22 @@ def _read_half(index: Index, solved: Solved, objects: Objects, sites: Sites) -> 
             is_backward = isinstance(func, cst.Attribute) and func.attr.value == "backward"
             if isinstance(node, cst.Call) and is_backward and objects.values(func.value) & ours:  # type: ignore[union-attr]
                 sites.scale_loss.append(_half_backward(node, index, objects))
+        _read_half_scales(ours, index, objects, sites)
     except CannotFollow as problem:
         sites.problems.append(problem)
     sites.explained.update(call.func for call in uses.halves)
+
+
+def _read_half_scales(ours: set[Value], index: Index, objects: Objects, sites: Sites) -> None:
+    """``optimizer.loss_scale`` of FP16_Optimizer is read, or set."""
+    for node in index.nodes:
+        if not isinstance(node, cst.Attribute) or node.attr.value not in ("loss_scale", "cur_scale"):
+            continue
+        if not objects.values(node.value) & ours:
+            continue
+        if isinstance(index.parent.get(node), (cst.AssignTarget, cst.AugAssign)):
+            raise CannotFollow("the program sets the loss scale of FP16_Optimizer", node, 6)
+        sites.scales.append(ScaleRead(node, index.function(node), 0))
 
 
 def _half_optimizer(call: cst.Call, uses: HalfUses, index: Index, objects: Objects) -> Initialize:
