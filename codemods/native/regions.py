@@ -9,6 +9,7 @@ import libcst as cst
 
 from ..tree import children
 from .computing import Computing
+from .hoisting import Hoisted, hoistable
 from .index import Index, code_of
 from .kinds import Kinds
 from .loop_shapes import is_no_grad, is_no_grad_call
@@ -43,7 +44,7 @@ class Regions:
         #: statements on the way to the loss: a region goes on over those that follow it at once
         self._tail: set[cst.CSTNode] = set()
         #: losses that are computed where they are passed on: (statement, argument)
-        self.hoisted: list[tuple[cst.BaseSmallStatement, cst.BaseExpression]] = []
+        self.hoisted: list[Hoisted] = []
 
     def of(self, losses: Iterable[cst.BaseExpression]) -> list[Region]:
         """Return the regions that compute ``losses``, in source order.
@@ -116,38 +117,15 @@ class Regions:
             if self._only_passes_on(statement) and self.computing.involves_model(argument):
                 self._hoist(statement, argument)
 
-    def _comes_first(self, call: cst.Call, arg: cst.CSTNode | None) -> bool:
-        """Return whether nothing is done before ``arg`` is computed: names are read, and that's all."""
-        func = call.func
-        while isinstance(func, cst.Attribute):
-            func = func.value
-        if not isinstance(func, cst.Name):
-            return False
-        before = call.args[: [each is arg for each in call.args].index(True)]
-        bound = {n.target for a in call.args for n in self.index.walk(a) if isinstance(n, cst.NamedExpr)}
-        return not bound and all(
-            not each.star and isinstance(each.value, (cst.Name, cst.BaseNumber, cst.SimpleString)) for each in before
-        )
-
     def _hoist(self, statement: cst.CSTNode, argument: cst.CSTNode) -> None:
         """``update(criterion(model(x), y))``: the loss gets a statement of its own in front of that one."""
-        block = self.index.block(statement)
-        arg = self.index.parent.get(argument)
-        call = self.index.parent.get(arg) if isinstance(arg, cst.Arg) else None
-        line = self.index.parent.get(statement)
-        is_alone = (
-            isinstance(statement, (cst.Expr, cst.Assign, cst.Return))
-            or (isinstance(statement, cst.AugAssign) and isinstance(statement.target, cst.Name))
-        ) and statement.value is call
-        has_line = isinstance(line, cst.SimpleStatementLine) and len(line.body) == 1
-        is_first = isinstance(call, cst.Call) and self._comes_first(call, arg)
-        if not (is_first and is_alone and has_line) or isinstance(block, cst.SimpleStatementSuite):
+        hoisted = hoistable(statement, argument, self.index)
+        if hoisted is None:
             why = f"`{code_of(argument)}` is computed where it's passed on to a function that runs backward"
             raise CannotFollow(why, argument, 19)
         if self.computing.changes_weights(argument):
             raise CannotFollow("what computes the loss changes weights as well", argument, 19)
-        assert isinstance(statement, cst.BaseSmallStatement) and isinstance(argument, cst.BaseExpression)
-        self.hoisted.append((statement, argument))
+        self.hoisted.append(hoisted)
 
     def _without_data(self, leaves: set[cst.CSTNode]) -> set[cst.CSTNode]:
         """Drop what only makes data, unless it stands in one block with what the model computes."""
