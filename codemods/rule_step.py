@@ -24,7 +24,8 @@ def check(source: SourceFile) -> Iterator[Reported]:
         scaler.update()
 
     A floor or ceiling of the loss scale is kept by a second update. A handler that goes on after an exception resets
-    the scaler: scaler.update(scaler.get_scale()).
+    the scaler: scaler.update(scaler.get_scale()). With --level review, a path on which the program leaves the step out
+    (`if not isfinite(norm): continue`) updates as well.
 
     Safe: only optimizers that went through amp.initialize and scale_loss; others keep their step().
     Sources: apex/amp/_process_optimizer.py; torch.amp.GradScaler.step.
