@@ -13,8 +13,8 @@ from .source_file import SourceFile
 @rule("AMP195", "overflows count per step where several backwards lead to it", Level.REVIEW)
 def check(source: SourceFile) -> Iterator[Reported]:
     """
-    Why: Apex checked the gradients of every backward (micro-batch, or loss) and halved its scale for each overflow; GradScaler checks
-    once per step. After an overflow the scale, and so which steps are skipped, can differ for a while.
+    Why: Apex checked the gradients of every backward (micro-batch, or loss) and halved its scale for each overflow;
+    GradScaler checks once per step. After an overflow the scale, and so which steps are skipped, can differ for a while.
 
     A plain backward beside scaled ones is scaled as well: its gradients are added to theirs, and can overflow now.
 

@@ -26,8 +26,8 @@ def check(source: SourceFile) -> Iterator[Reported]:
             loss = criterion(output, target)
 
     A later statement that computes with a half-precision value gets a region of its own. A loss that is computed in the
-    call that takes it, update(criterion(model(x), y)), gets a statement in front of that call. With --torch below 1.10 it is
-    torch.cuda.amp.autocast.
+    call that takes it, update(criterion(model(x), y)), gets a statement in front of that call. With --torch below 1.10
+    it is torch.cuda.amp.autocast.
 
     Safe: the same operations run under autocast as on the drop-in, in the same precision.
     Source: torch.amp, "Automatic Mixed Precision examples".

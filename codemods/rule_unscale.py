@@ -26,8 +26,8 @@ def check(source: SourceFile) -> Iterator[Reported]:
         scaler.step(optimizer)
 
     It is written once per step, and only where no further backward can come before the step; else the loop stays on the
-    drop-in. Where the first use may be left out (noise under an option, then clipping), it stands before that option, or
-    right behind the backward.
+    drop-in. Where the first use may be left out (noise under an option, then clipping), it stands before that option,
+    or right behind the backward.
 
     Safe: what stands inside the scale_loss block saw scaled gradients, and still does.
     Source: torch.amp, "Gradient clipping".
