@@ -14,7 +14,8 @@ from .source_file import SourceFile
 def check(source: SourceFile) -> Iterator[Reported]:
     """
     Why: Apex checked the gradients of every backward (micro-batch, or loss) and halved its scale for each overflow;
-    GradScaler checks once per step. After an overflow the scale, and so which steps are skipped, can differ for a while.
+    GradScaler checks once per step. After an overflow the scale, and so which steps are skipped, can differ for a
+    while.
 
     A plain backward beside scaled ones is scaled as well: its gradients are added to theirs, and can overflow now.
 
