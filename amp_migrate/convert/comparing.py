@@ -23,12 +23,17 @@ def first_halves(tensor: Tensor, count: int, kind: str) -> tuple[float, ...]:
 def rounds_to(master: Tensor, weight: Tensor) -> bool:
     """Whether ``master`` rounded to half has the values of ``weight``, which is half, or was before it was saved."""
     half = dtype_of(half_of(weight))
-    return _all_pieces(master, weight, lambda a, b: torch.equal(_rounded(a, half), b.float()))
+    return _all_pieces(master, weight, lambda a, b: _equal(_rounded(a, half), b.float()))
 
 
 def same_values(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors have the same numbers at the same indices, whatever their dtypes."""
-    return _all_pieces(one, other, lambda a, b: torch.equal(a.double(), b.double()))
+    return _all_pieces(one, other, lambda a, b: _equal(a.double(), b.double()))
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether all numbers are the same; what is no number equals what is none."""
+    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())
 
 
 def _rounded(values: torch.Tensor, half: torch.dtype) -> torch.Tensor:

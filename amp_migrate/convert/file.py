@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from .foreign import drop_foreign, find_foreign, refuse_foreign
-from .layouts import convert_tree
+from .layouts import convert_tree, unchanged
 from .layouts.read_objects import refuse_vanished
 from .notes import Report
 from .opening import open_checkpoint
@@ -72,11 +72,19 @@ def converted_tree(path: str | os.PathLike[str], settings: Options, report: Repo
     report.notes.extend(opened.report.notes)
     root = convert_tree(opened.root, settings, report)
     if settings.drop_unknown:
-        return drop_foreign(root, report)
+        return _without_foreign(root, settings, report)
     if not settings.trust:
         refuse_foreign(root)
         refuse_vanished(opened.foreign, opened.root, root)
     return root
+
+
+def _without_foreign(root: Any, settings: Options, report: Report) -> Any:
+    notes = len(report.notes)
+    kept = drop_foreign(root, report)
+    if len(report.notes) > notes:
+        report.notes[:] = [note for note in report.notes if note != unchanged(settings)]
+    return kept
 
 
 def executed(path: str | os.PathLike[str], settings: Options, report: Report) -> Any:

@@ -31,7 +31,7 @@ def optimizer_state(state: Any, target: Any = "AdamW", **options: Any) -> dict[s
     from .live import Live
 
     live = Live()
-    name = target if isinstance(target, str) else target.__name__
+    name = target if isinstance(target, str) else getattr(target, "__name__", repr(target))
     tree = live.records(state)
     report = Report()
     work = Work(_settings(name, options), report)

@@ -12,10 +12,11 @@ one list) at two places is one object. Records therefore compare by identity (``
 from __future__ import annotations
 
 import dataclasses
+import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Iterator, Protocol
+from typing import Any, Iterator, Protocol, Tuple
 
 from .errors import CannotConvert, Damaged
 
@@ -41,28 +42,50 @@ class Source(Protocol):
         ...
 
 
+#: device, inode, size and time of the last change: another file under the same name has another one
+Stamp = Tuple[int, int, int, int]
+
+
+def stamp_of(file: Any) -> Stamp | None:
+    """Return which file is open, and as of when; None for what isn't on a disk."""
+    try:
+        found = os.fstat(file.fileno())
+    except (OSError, AttributeError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 @dataclass(frozen=True)
 class FileRange:
     """Bytes in a file, as they are on the disk: ``length`` bytes from ``offset``.
 
-    ``crc32`` is known when a zip file's directory says it, so that copying needn't compute it again.
+    ``crc32`` is known when a zip file's directory says it, so that copying needn't compute it again. ``stamp`` is that
+    of the file in which the range was found.
     """
 
     path: Path
     offset: int
     length: int
     crc32: int | None = None
+    stamp: Stamp | None = None
+
+    def check(self, file: Any) -> None:
+        """Raise Damaged if ``file``, which is open now, isn't the one in which the range was found."""
+        if self.stamp is not None and stamp_of(file) != self.stamp:
+            raise Damaged(f"{self.path}: it was changed meanwhile, run this again")
 
     def read(self, start: int, length: int) -> bytes:
         length = max(0, min(length, self.length - start))
         with open(self.path, "rb") as file:
+            self.check(file)
             file.seek(self.offset + start)
             return file.read(length)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the bytes; raise Damaged if the file has become shorter in the meantime."""
+        """Yield the bytes; raise Damaged if the file has changed in the meantime."""
         left = self.length
         with open(self.path, "rb") as file:
+            self.check(file)
             file.seek(self.offset)
             while left:
                 data = file.read(min(left, CHUNK))

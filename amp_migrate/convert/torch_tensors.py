@@ -150,6 +150,7 @@ def filled(storage: Storage) -> torch.Tensor:
 
 def _read_into(target: memoryview, source: FileRange) -> None:
     with open(source.path, "rb", buffering=0) as file:
+        source.check(file)
         file.seek(source.offset)
         start = 0
         while start < len(target):

@@ -44,7 +44,7 @@ def execute(path: str | os.PathLike[str], report: Report) -> Any:
     """Return what a file holds, on the CPU, running what it asks for.
 
     Raises:
-        CannotConvert: if a class or function that it needs can't be imported.
+        CannotConvert: if a class or function that it needs can't be imported, or fails.
     """
     report.add(Kind.KEPT, "", "the file was trusted: classes and functions that it names were executed")
     takes = inspect.signature(torch.load).parameters
@@ -57,3 +57,6 @@ def execute(path: str | os.PathLike[str], report: Report) -> Any:
         raise CannotConvert(
             f"{os.fspath(path)} can't be executed: {error}. Run this where the training's code is importable."
         ) from error
+    except Exception as error:  # whatever the code of the file's classes raises
+        reason = f"{type(error).__name__}: {error}"
+        raise CannotConvert(f"{os.fspath(path)} can't be executed: one of its classes raises {reason}") from error

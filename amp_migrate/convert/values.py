@@ -41,6 +41,7 @@ def read_bytes(storage: Storage, start: int, length: int) -> bytes:
     elif isinstance(source, FileRange):
         length = max(0, min(length, source.length - start))
         with open(source.path, "rb") as file:
+            source.check(file)
             file.seek(source.offset + start)
             data = file.read(length)
     else:

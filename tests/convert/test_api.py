@@ -351,6 +351,14 @@ def test_master_params_keep_tied_copies_together() -> None:
     assert torch.equal(model["decoder.weight"], masters["out.weight"])
 
 
+def test_half_entries_among_master_params_leave_the_models_weight_as_it_is() -> None:
+    saved, masters = bert(list(weights()))
+    saved["master params"][1] = masters["fc.bias"].half()
+    converted, _ = convert_state(saved)
+    assert converted["model"]["fc.bias"] is saved["model"]["fc.bias"]
+    assert torch.equal(converted["model"]["fc.weight"], masters["fc.weight"])
+
+
 def test_master_params_that_dont_fit_are_refused() -> None:
     saved, _ = bert(list(weights()))
     saved["master params"].pop()
@@ -360,6 +368,13 @@ def test_master_params_that_dont_fit_are_refused() -> None:
     saved["master params"][3] = torch.ones(9)
     with pytest.raises(CannotConvert, match=r"group 1 has a master of shape \(9,\)"):
         convert_state(saved)
+
+
+def test_a_prefix_that_only_some_keys_have_stays_and_the_report_says_so() -> None:
+    saved = {"model": {"module.a": torch.ones(2), "b": torch.ones(2)}}
+    converted, report = convert_state(saved, strip_prefix="module.")
+    assert converted is saved
+    assert [note.text for note in report.notes] == ["'module.' stays: 1 of 2 keys don't begin with it"]
 
 
 def test_a_prefix_is_cut_where_every_key_has_it() -> None:

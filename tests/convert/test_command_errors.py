@@ -208,3 +208,22 @@ def test_a_class_whose_name_moves_the_cursor_does_not(tmp_path: Path, run: Run) 
     for arguments in ((tmp_path / "bad.pt",), ("--inspect", tmp_path / "bad.pt")):
         ran = run(*arguments)
         assert "\x1b" not in ran.out + ran.err and "\\x1b[2Jmodule.cls" in ran.out + ran.err
+
+
+class RaisesWhenBuilt:
+    def __setstate__(self, state: Any) -> None:
+        raise KeyError("gone")
+
+
+def test_a_trusted_class_that_fails_is_an_error_that_names_the_failure(tmp_path: Path, run: Run) -> None:
+    broken = RaisesWhenBuilt()
+    vars(broken)["a"] = 1
+    ran = run(old(tmp_path / "old.pt", hook=broken), "--trust")
+    assert ran.code == 2 and "one of its classes raises KeyError: 'gone'" in ran.err
+    assert [path.name for path in tmp_path.iterdir()] == ["old.pt"]
+
+
+def test_what_lost_an_entry_isnt_called_unchanged(tmp_path: Path, run: Run) -> None:
+    torch.save({"epoch": 1, "hook": Touches(tmp_path / "canary")}, tmp_path / "old.pt")
+    ran = run(tmp_path / "old.pt", "--drop-unknown")
+    assert ran.code == 0 and "dropped" in ran.out and "unchanged" not in ran.out

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from amp_migrate.convert import CannotConvert, convert_state, optimizer_state, scaler_state
+from amp_migrate.convert import CannotConvert, comparing, convert_state, optimizer_state, scaler_state
 
 from .trees import (
     DynamicLossScaler,
@@ -148,10 +148,19 @@ def test_a_weight_that_begins_like_another_is_tried_again_later() -> None:
     assert torch.equal(converted["model"]["long"], long) and torch.equal(converted["model"]["short"], short)
 
 
-def test_flat_masters_that_look_alike_follow_the_models_order() -> None:
-    named = [("a", torch.full((2,), 1e-9)), ("b", torch.full((2, 1), 2e-9))]
+ALIKE_IN_FLAT = [("a", torch.full((2,), 1e-9)), ("b", torch.full((3,), 2e-9))]
+
+
+def test_flat_masters_that_look_alike_follow_the_models_order_where_the_others_do() -> None:
+    named = [("first", seeded(4)), *ALIKE_IN_FLAT, ("last", seeded(5))]
     converted, _ = convert_state(flat_of(*named))
     assert all(torch.equal(converted["model"][name], master) for name, master in named)
+
+
+@pytest.mark.parametrize("others", [[], [("first", seeded(4))]])
+def test_flat_masters_that_may_be_cut_in_two_ways_are_refused(others: Any) -> None:
+    with pytest.raises(CannotConvert, match=r"a and b are the same numbers in either order.*param_order"):
+        convert_state(flat_of(*others, *ALIKE_IN_FLAT))
 
 
 def test_flat_masters_of_another_size_are_refused_by_group() -> None:
@@ -416,3 +425,56 @@ def test_bfloat16_weights_find_their_masters_too() -> None:
     saved = {"model": OrderedDict((k, v.bfloat16()) for k, v in masters.items())}
     saved["optimizer"] = wrapped(sgd_state(masters.values()), [list(masters.values())])
     assert equal(dict(convert_state(saved)[0]["model"]), dict(masters))
+
+
+def _two_norms(order: list[str], certain: list[str]) -> dict[str, Any]:
+    """Two norms' weights, equal as halves, in a group of their own; the others in a first group."""
+    masters = weights()
+    masters["norm.weight"] = torch.ones(3) + 1e-5
+    masters["norm.bias"] = torch.ones(3) + 2e-5
+    groups = [[masters[name] for name in certain], [masters[name] for name in order]]
+    rest = {name: masters[name] for name in (*certain, *order)}
+    return {"model": halved(rest), "optimizer": wrapped(sgd_state(rest.values()), groups), "masters": masters}
+
+
+def test_masters_that_look_alike_are_refused_where_nothing_shows_an_order() -> None:
+    saved = _two_norms(["norm.bias", "norm.weight"], ["fc.weight"])
+    saved["model"] = OrderedDict((name, saved["model"][name]) for name in ("fc.weight", "norm.weight", "norm.bias"))
+    del saved["masters"]
+    with pytest.raises(CannotConvert, match="param_order"):
+        convert_state(saved)
+
+
+def test_masters_that_look_alike_follow_the_order_of_the_other_groups_and_the_report_says_so() -> None:
+    saved = _two_norms(["norm.weight", "norm.bias"], ["fc.weight", "fc.bias"])
+    masters = saved.pop("masters")
+    converted, report = convert_state(saved)
+    assert all(torch.equal(value, masters[name]) for name, value in converted["model"].items())
+    assert any(note.kind.value == "assumed" and "norm.weight, norm.bias" in note.text for note in report.notes)
+
+
+def test_a_master_that_is_no_number_finds_its_weight() -> None:
+    masters = weights()
+    masters["fc.bias"][1] = float("nan")
+    saved = {"model": halved(masters), "optimizer": wrapped(sgd_state(masters.values()), [list(masters.values())])}
+    model = convert_state(saved)[0]["model"]
+    assert torch.isnan(model["fc.bias"]).tolist() == [False, True, False]
+    assert torch.equal(model["fc.bias"][::2], masters["fc.bias"][::2])
+
+
+def test_a_parameter_without_elements_needs_no_weight() -> None:
+    masters = {**weights(), "none": torch.zeros(0)}
+    saved = {"model": halved(masters), "optimizer": wrapped(sgd_state(masters.values()), [list(masters.values())])}
+    model = convert_state(saved)[0]["model"]
+    assert torch.equal(model["fc.bias"], masters["fc.bias"])
+
+
+def test_hundreds_of_weights_that_look_alike_are_compared_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    real = comparing.rounds_to
+    monkeypatch.setattr(comparing, "rounds_to", lambda *pair: compared.append(pair) or real(*pair))
+    masters = {f"norm{i}": torch.ones(4) + (i + 1) * 1e-6 for i in range(100)}
+    masters = {"first": seeded(5), **masters, "last": seeded(6)}
+    saved = {"model": halved(masters), "optimizer": wrapped(sgd_state(masters.values()), [list(masters.values())])}
+    assert equal(dict(convert_state(saved)[0]["model"]), masters)
+    assert len(compared) < 300

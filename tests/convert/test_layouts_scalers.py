@@ -370,3 +370,22 @@ def test_a_tracker_stays_below_an_interval_that_accumulation_rounds_down() -> No
     state = {"loss_scaler0": {"loss_scale": 8.0, "unskipped": 1999}}
     converted = convert_state({"amp": state}, accumulation_steps=3)[0]["amp"]
     assert (converted["growth_interval"], converted["_growth_tracker"]) == (666, 665)
+
+
+@pytest.mark.parametrize("state", [SEVERAL, APEX])
+def test_a_key_that_no_scaler_has_is_refused_with_those_there_are(state: Any) -> None:
+    with pytest.raises(CannotConvert, match=r"called 'amp_X'; there are \['amp_G', 'loss_scaler0'"):
+        convert_state({"amp_G": dict(state)}, key="amp_X")
+
+
+def test_a_key_means_nothing_where_no_scaler_is() -> None:
+    saved = {"model": weights()}
+    assert convert_state(saved, key="amp_X")[0] is saved
+
+
+def test_the_report_of_a_chosen_scaler_doesnt_claim_the_others() -> None:
+    _, report = convert_state({"amp": SEVERAL}, scaler=1)
+    said = notes(report)
+    assert "lost amp: loss_scaler0: another scaler was asked for" in said
+    assert "changed amp: loss_scaler1 is" in said
+    assert "loss_scaler0 is" not in said and "each under its key" not in said

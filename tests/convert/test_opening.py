@@ -153,6 +153,15 @@ def test_numpy_arrays_become_tensors(code: str, dtype: str, order: str, protocol
         assert values_of(got) == made.tolist()
 
 
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("name", ["float32", "float16", "int64", "bool", "uint16", ">f4", "<U5", "|S3"])
+def test_a_numpy_dtype_by_itself_becomes_its_name(name: str, protocol: int, tmp_path: Path) -> None:
+    shared = np.dtype(name)
+    got = opened({"dtype": shared, "array": np.zeros(2, "float32"), "again": [shared]}, tmp_path, protocol)
+    assert got["dtype"] == name and got["again"] == [name]
+    assert got["array"].dtype == "float32"
+
+
 def test_numpy_data_that_torch_has_nothing_for_stays_foreign(tmp_path: Path) -> None:
     for made in (np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]), np.array(["2019"], dtype="M8[Y]")):
         assert isinstance(opened(made, tmp_path), PickledObject)

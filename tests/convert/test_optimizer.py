@@ -273,3 +273,42 @@ def test_different_steps_in_a_group_are_refused_for_FusedAdam() -> None:
 def test_what_is_no_optimizers_state_is_refused(state: Any) -> None:
     with pytest.raises(CannotConvert, match="no optimizer's state_dict"):
         optimizer_state(state)
+
+
+def test_FusedAdagrads_groups_fit_torch_before_the_first_step() -> None:
+    groups = [{"lr": 0.1, "eps": 1e-10, "weight_decay": 0.0, "params": [0, 1, 2]}]
+    converted, report = convert_state({"optimizer": {"state": {}, "param_groups": groups}})
+    (group,) = converted["optimizer"]["param_groups"]
+    assert group["lr_decay"] == 0 and group["initial_accumulator_value"] == 0
+    assert any(note.kind.value == "lost" and "3 parameters had no gradient" in note.text for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"grad_averaging": True, "max_grad_norm": 1.0, "trust_clip": False, "always_adapt": False},
+        {"max_grad_norm": 0.0, "max_coeff": 10.0, "min_coeff": 0.01},
+    ],
+)
+def test_the_LAMBs_of_timm_and_DeepSpeed_are_not_taken_for_Apexs_optimizers(settings: Any) -> None:
+    state = fused_state(params(), **settings)
+    converted, report = convert_state(state)
+    assert converted is state
+    assert not any("Fused" in note.text for note in report.notes)
+
+
+def test_a_bias_correction_of_0_is_none() -> None:
+    _, report = convert_state(fused_state(params(), bias_correction=0))
+    assert any(note.kind.value == "lost" and note.place == "param_groups[0]" for note in report.notes)
+
+
+def test_no_steps_are_claimed_for_a_state_without_moments() -> None:
+    state = fused_state(params())
+    state["state"] = {}
+    _, report = convert_state(state)
+    assert not any("step for each parameter" in note.text for note in report.notes)
+
+
+def test_a_target_that_is_no_class_is_refused_by_what_it_is() -> None:
+    with pytest.raises(CannotConvert, match="None can't continue"):
+        optimizer_state(adam_state(params()), None)

@@ -315,3 +315,19 @@ def test_kill_9_leaves_the_source_and_a_whole_file_or_none(tmp_path: Path) -> No
     assert list(tmp_path.glob(f".*{UNFINISHED}"))  # kills did fall into the writing, and what is left hurts nobody
     write_checkpoint({"after": 1}, target, overwrite=True)
     assert torch.load(target) == {"after": 1}
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("again", [lambda path: None, lambda path: path.unlink()], ids=["in place", "another file"])
+def test_a_source_that_changes_between_opening_and_writing_is_an_error(
+    zipped: bool, again: Any, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "a.pt", tmp_path / "b.pt"
+    torch.save({"w": torch.ones(100)}, source, _use_new_zipfile_serialization=zipped)
+    root = open_checkpoint(source).root
+    again(source)
+    torch.save({"w": torch.zeros(100)}, source, _use_new_zipfile_serialization=zipped)
+    os.utime(source, (1, 1))
+    with pytest.raises(Damaged, match="changed meanwhile"):
+        write_checkpoint(root, target)
+    assert not target.exists()

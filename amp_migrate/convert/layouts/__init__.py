@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from ..notes import Kind, Report
+from ..notes import Kind, Note, Report
 from ..options import Options
 from .editing import Tree
 from .fairseq import FAIRSEQ
@@ -65,6 +65,11 @@ def convert_tree(root: Any, options: Options, report: Report) -> Any:
             report.layouts.append(layout.name)
         if edits:
             tree = Tree(tree.replaced(edits))
-    if not report.layouts:
-        report.add(Kind.KEPT, "", f"nothing in it that is not {options.to}'s already: unchanged")
+    if not report.layouts and not report.notes:
+        report.notes.append(unchanged(options))
     return tree.root
+
+
+def unchanged(options: Options) -> Note:
+    """Return the note of a checkpoint that is as it should be."""
+    return Note(Kind.KEPT, "", f"nothing in it that is not {options.to}'s already: unchanged")

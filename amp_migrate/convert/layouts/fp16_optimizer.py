@@ -42,6 +42,8 @@ _WRAPPERS_OWN = frozenset(
         "scale_window",
     }
 )
+#: names that a note has
+_SHOWN = 6
 _MASTERS_KEY = "master params"
 
 
@@ -196,7 +198,18 @@ def _into_models(masters: list[Masters], matching: Matching, models: list[Spot],
             weights = by_names(one, names, matching.weights, matching.values)
             pairs.extend(zip(weights, (master for _, master in one)))
     pairs.extend(matching.match(searched))
+    say_order(matching, work)
     place_masters(pairs, models, edits, work)
+
+
+def say_order(matching: Matching, work: Work) -> None:
+    """Note which masters were told apart by their order only."""
+    if matching.by_order:
+        names = ", ".join(matching.by_order[:_SHOWN])
+        more = f" and {len(matching.by_order) - _SHOWN} more" if len(matching.by_order) > _SHOWN else ""
+        work.assumed(
+            "", f"the optimizer has {names}{more} in the model's order, as its others: as halves they are equal"
+        )
 
 
 def place_masters(pairs: list[tuple[Weight, Tensor]], models: list[Spot], edits: Edits, work: Work) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 from ..errors import CannotConvert
 from ..records import Tensor
+from ..values import HALVES
 from .editing import Edits, Spot, Tree, without
-from .fp16_optimizer import place_masters
+from .fp16_optimizer import place_masters, say_order
 from .kinds import is_optimizer_state, models_in
 from .layout import Layout, Work
 from .masters import Masters, Matching, by_names, weights_of
@@ -49,11 +50,13 @@ def _into_model(spot: Spot, key: str, tree: Tree, edits: Edits, work: Work) -> N
     names = work.options.names_for(place)
     if names is None:
         pairs = matching.match([masters])
+        say_order(matching, work)
     else:
         pairs = list(zip(by_names(masters, names, weights, matching.values), (master for _, master in masters)))
-    place_masters(pairs, models, edits, work)
+    # frozen parameters have no master, and before the first step none has: amp lists the half ones, which add nothing
+    place_masters([pair for pair in pairs if pair[1].dtype not in HALVES], models, edits, work)
     edits[id(spot.node)] = without(spot.node, key)
-    work.changed(place, "the masters are in the model's state now, and this list is gone")
+    work.changed(place, "what the masters hold is in the model's state now, and this list is gone")
 
 
 def _grouped(masters: list[Tensor], spot: Spot, place: str) -> list[list[Tensor]]:

@@ -131,17 +131,25 @@ class Matching:
 
     weights: list[Weight]
     values: Values = field(default_factory=Values)
-    _by_head: dict[tuple[Any, ...], list[Weight]] = field(default_factory=lambda: defaultdict(list))
+    #: names of weights that nothing but the order tells apart
+    by_order: list[str] = field(default_factory=list)
+    #: by shape and first elements: weights of equal values together
+    _by_head: dict[tuple[Any, ...], list[list[Weight]]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
         for weight in self.weights:
-            self._by_head[self.values.head(weight.tensor, half_of(weight.tensor))].append(weight)
+            alike = self._by_head[self.values.head(weight.tensor, half_of(weight.tensor))]
+            same = next((one for one in alike if self.values.equal(one[0].tensor, weight.tensor)), None)
+            if same is None:
+                alike.append([weight])
+            else:
+                same.append(weight)
 
     def candidates(self, master: Tensor) -> list[Weight]:
         """The weights that a master may be."""
         heads = (self.values.head(master, kind) for kind in HALVES)
-        alike = [weight for head in heads for weight in self._by_head.get(head, ())]
-        return [weight for weight in alike if self.values.rounds_to(master, weight.tensor)]
+        alike = [same for head in heads for same in self._by_head.get(head, ())]
+        return [weight for same in alike if self.values.rounds_to(master, same[0].tensor) for weight in same]
 
     def match(self, optimizers: Sequence[Masters]) -> list[tuple[Weight, Tensor]]:
         """Return every weight that has a master, with it.
@@ -167,12 +175,18 @@ class Matching:
 
     def _bland(self, entry: _Entry) -> bool:
         """Whether a weight's values are all one number, so that it is like another one by chance, not by a tie."""
-        weight = entry.weights[0].tensor
-        numbers = self.values.head(weight, half_of(weight))[-1]
-        return len(set(numbers)) == 1 and not self.values.equal(entry.master, weight)
+        weight = entry.weights[0]
+        return self.only_number(weight) is not None and not self.values.equal(entry.master, weight.tensor)
+
+    def only_number(self, weight: Weight) -> float | None:
+        """The number that the first values of a weight all are; None if they differ."""
+        numbers = set(self.values.head(weight.tensor, half_of(weight.tensor))[-1])
+        return float(numbers.pop()) if len(numbers) == 1 else None
 
     def _entries(self, optimizer: Masters) -> list[_Entry]:
-        found = [_Entry(optimizer, index, master, self.candidates(master)) for index, master in optimizer]
+        found = [
+            _Entry(optimizer, index, master, self.candidates(master)) for index, master in optimizer if master.numel
+        ]
         for entry in found:
             if not entry.weights:
                 raise CannotConvert(
@@ -190,9 +204,10 @@ class Matching:
             # whichever is which: the same numbers; weights without a master are ties, and equal too
             return [(weight, first) for weight in weights]
         groups = {(id(entry.optimizer), entry.group) for entry in same}
-        if len(groups) == 1 and len(weights) == len(same) and _rises(certain.get(next(iter(groups)), [])):
-            return list(zip(weights, (entry.master for entry in same)))
         names = [key for weight in weights for _, key in weight.places]
+        if len(groups) == 1 and len(weights) == len(same) and _in_order(same[0], certain):
+            self.by_order += names
+            return list(zip(weights, (entry.master for entry in same)))
         raise CannotConvert(
             f"{same[0].optimizer.place}: group {same[0].group} has {len(same)} masters that may each be any of "
             f"{', '.join(names)}: rounded to half they are equal. {_HELP}"
@@ -236,6 +251,18 @@ def _rank(entry: _Entry) -> int:
     return next(i for i, (_, master) in enumerate(entry.optimizer) if master is entry.master)
 
 
+def _in_order(entry: _Entry, certain: dict[tuple[int, int], list[int]]) -> bool:
+    """Whether an entry's group has the model's order: what is certain there rises.
+
+    In a group in which fewer than two are certain, those of the optimizer's other groups have to.
+    """
+    own = certain.get((id(entry.optimizer), entry.group), [])
+    if len(own) > 1:
+        return _rises(own)
+    others = [found for (optimizer, _), found in certain.items() if optimizer == id(entry.optimizer) and len(found) > 1]
+    return bool(others) and all(map(_rises, others))
+
+
 def _rises(positions: list[int]) -> bool:
     return all(a < b for a, b in zip(positions, positions[1:]))
 
@@ -273,7 +300,25 @@ def cut(flat: Tensor, group: str, matching: Matching, used: set[int]) -> list[Te
                 f"{group}: its flat masters have {flat.numel} elements; the half weights beside it ({sizes} elements) "
                 f"follow each other there only up to element {furthest}. Is it a checkpoint of the same step and model?"
             )
-    return [flat.part(at, weight.tensor.shape) for at, _, weight in path if weight is not None]
+    parts = [(flat.part(at, weight.tensor.shape), weight) for at, _, weight in path if weight is not None]
+    _check_ends(parts, group, matching)
+    return [part for part, _ in parts]
+
+
+def _check_ends(parts: list[tuple[Tensor, Weight]], group: str, matching: Matching) -> None:
+    """Refuse a cut of which nothing shows that it is right.
+
+    Where two weights of different sizes are all of the same number, the one may come before the other, or after it.
+    """
+    bland = [matching.only_number(weight) for _, weight in parts]
+    for one, other in zip(range(len(parts)), range(1, len(parts))):
+        (part, weight), (_, following) = parts[one], parts[other]
+        same = bland[one] is not None and bland[one] == bland[other] and not matching.values.equal(part, weight.tensor)
+        if same and weight.tensor.shape != following.tensor.shape:
+            certain = [found.position for (_, found), number in zip(parts, bland) if number is None]
+            if len(certain) < 2 or not _rises(certain):
+                names = f"{weight.places[0][1]} and {following.places[0][1]}"
+                raise CannotConvert(f"{group}: rounded to half, {names} are the same numbers in either order. {_HELP}")
 
 
 def _following(

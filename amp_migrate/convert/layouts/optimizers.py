@@ -47,12 +47,16 @@ class _Mark:
 
 
 _MOMENTS = frozenset({"step", "exp_avg", "exp_avg_sq"})
+#: keys of timm's Lamb (timm/optim/lamb.py) and DeepSpeed's FusedLamb (deepspeed/ops/lamb/fused_lamb.py)
+_OTHER_LAMBS = frozenset({"trust_clip", "always_adapt", "max_coeff", "min_coeff"})
+#: what FusedAdagrad's groups have, and a scheduler adds; no other optimizer has so little
+_ADAGRAD_GROUP = frozenset({"params", "lr", "eps", "weight_decay", "initial_lr"})
 #: the first that fits; sources: ``defaults`` and ``step`` of apex/optimizers/*.py, torch/optim/*.py
 _MARKS = (
     _Mark(Family.FUSED_NOVOGRAD, frozenset({"norm_type", "grad_averaging", "init_zero"})),
-    _Mark(Family.FUSED_LAMB, frozenset({"grad_averaging", "max_grad_norm", "bias_correction"})),
-    _Mark(Family.OLD_FUSED_ADAM, frozenset({"bias_correction", "max_grad_norm", "betas"}), entries=_MOMENTS),
-    _Mark(Family.FUSED_ADAM, frozenset({"bias_correction", "betas", "eps"}), entries=_MOMENTS),
+    _Mark(Family.FUSED_LAMB, frozenset({"grad_averaging", "max_grad_norm", "bias_correction"}), _OTHER_LAMBS),
+    _Mark(Family.OLD_FUSED_ADAM, frozenset({"bias_correction", "max_grad_norm", "betas"}), _OTHER_LAMBS, _MOMENTS),
+    _Mark(Family.FUSED_ADAM, frozenset({"bias_correction", "betas", "eps"}), _OTHER_LAMBS, _MOMENTS),
     _Mark(Family.ADAM, frozenset({"amsgrad", "betas", "eps"})),
     _Mark(Family.ADAGRAD, frozenset({"lr_decay", "initial_accumulator_value"})),
     _Mark(
@@ -71,7 +75,8 @@ def family_of(state: State) -> Family:
     entries = set(chain.from_iterable(entry for entry in state["state"].values() if isinstance(entry, dict)))
     for mark in _MARKS:
         if mark.groups <= groups and not mark.never & groups and (mark.entries is None or entries <= mark.entries):
-            return mark.family if mark.family is not Family.FUSED_ADAGRAD or entries else Family.OTHER
+            untold = mark.family is Family.FUSED_ADAGRAD and not entries and not groups <= _ADAGRAD_GROUP
+            return Family.OTHER if untold else mark.family
     return Family.OTHER
 
 
@@ -101,15 +106,17 @@ def adam_from_fused(state: State, place: str, work: Work) -> State:
         CannotConvert: if a group has moments but no step.
     """
     entries: State = copy.copy(state["state"])
+    moved = False
     for index, group in enumerate(state["param_groups"]):
         waiting = [one for one in group["params"] if "exp_avg" in entries.get(one, {}) and "step" not in entries[one]]
         if waiting and "step" not in group:
-            raise CannotConvert(f"{place}.param_groups[{index}] has moments but no step: they can't be continued")
+            raise CannotConvert(f"{_group_of(place, index)} has moments but no step: they can't be continued")
+        moved = moved or bool(waiting)
         for one in waiting:
             entries[one] = {"step": step_tensor(number(group["step"])), **entries[one]}
-        if group.get("bias_correction") is False:
+        if not group.get("bias_correction", True):
             work.lost(
-                f"{place}.param_groups[{index}]",
+                _group_of(place, index),
                 "bias_correction=False: torch's Adam always corrects; its next steps "
                 f"differ by up to {_correction(group):.1%}",
             )
@@ -120,8 +127,13 @@ def adam_from_fused(state: State, place: str, work: Work) -> State:
     else:
         # torch 2.7 and newer keep it in the group; without it an Adam is an Adam
         groups = [with_items(group, decoupled_weight_decay=work.options.adam_w_mode) for group in groups]
-    work.changed(place, "FusedAdam's state for torch.optim.AdamW and Adam: a step for each parameter")
+    steps = ": a step for each parameter" if moved else ""
+    work.changed(place, f"FusedAdam's state for torch.optim.AdamW and Adam{steps}")
     return with_items(state, state=entries, param_groups=groups)
+
+
+def _group_of(place: str, index: int) -> str:
+    return f"{place}.param_groups[{index}]".lstrip(".")
 
 
 def _correction(group: Mapping[str, Any]) -> float:
@@ -160,8 +172,21 @@ def _adagrad_from_fused(state: State, place: str, work: Work) -> State:
         for group in state["param_groups"]
     ]
     work.changed(place, "FusedAdagrad's state for torch.optim.Adagrad")
-    work.assumed(place, "step 0: FusedAdagrad counted none, and with lr_decay=0 nothing depends on it")
+    if entries:
+        work.assumed(place, "step 0: FusedAdagrad counted none, and with lr_decay=0 nothing depends on it")
+    _say_without_sum(state, place, work)
     return with_items(state, state=entries, param_groups=groups)
+
+
+def _say_without_sum(state: State, place: str, work: Work) -> None:
+    """Apex makes a sum when a parameter has its first gradient; torch's Adagrad makes all when it is constructed."""
+    without_sum = [one for group in state["param_groups"] for one in group["params"] if one not in state["state"]]
+    if without_sum:
+        work.lost(
+            place,
+            f"{len(without_sum)} parameters had no gradient yet, so no sum: torch's Adagrad raises KeyError('sum') "
+            "when they get one after loading this; where none has a sum, don't load it",
+        )
 
 
 def _sgd_from_fused(state: State, place: str, work: Work) -> State | None:
@@ -196,7 +221,7 @@ def fused_from_adam(state: State, place: str, work: Work) -> State:
     entries: State = copy.copy(state["state"])
     groups = []
     for index, group in enumerate(state["param_groups"]):
-        where = f"{place}.param_groups[{index}]"
+        where = _group_of(place, index)
         for key in ("amsgrad", "maximize"):
             if group.get(key):
                 raise CannotConvert(f"{where} has {key}={group[key]}, which FusedAdam doesn't have")

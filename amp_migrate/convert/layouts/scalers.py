@@ -12,6 +12,27 @@ from .editing import Edits, Spot, Tree
 from .layout import Layout, Work, each_dict
 
 
+def _amp_states(tree: Tree, work: Work) -> Edits:
+    _check_key(tree, work.options.key)
+    return each_dict(_amp_state)(tree, work)
+
+
+def _check_key(tree: Tree, key: str | None) -> None:
+    """Refuse a name that no scaler and no amp state of the file has."""
+    spots = [spot for spot in tree.spots if isinstance(spot.node, dict) and _is_any_scaler(spot.node)]
+    if key is not None and spots and not any(key in spot.node or key in (spot.place, spot.key) for spot in spots):
+        names = sorted({str(name) for spot in spots for name in (spot.place, *_numbered_keys(spot.node)) if name})
+        raise CannotConvert(f"no loss scaler or amp state is called {key!r}; there are {names}. Choose one of these.")
+
+
+def _is_any_scaler(node: dict[Any, Any]) -> bool:
+    return scaler.is_amp_state(node) or scaler.is_several_native(node) or scaler.is_native(node)
+
+
+def _numbered_keys(node: dict[Any, Any]) -> list[Any]:
+    return [] if scaler.is_native(node) else list(node)
+
+
 def _amp_state(spot: Spot, work: Work) -> Any:
     """One scaler takes the place of its state; of several, each keeps its key."""
     if not scaler.is_amp_state(spot.node):
@@ -21,8 +42,8 @@ def _amp_state(spot: Spot, work: Work) -> Any:
     states = {
         key: _as_told(scaler.per_update(state, options.accumulation_steps), work) for key, state in states.items()
     }
-    _say(spot.place, states, work)
     chosen = _choice(spot, work)
+    _say(spot.place, {key: state for key, state in states.items() if chosen in (None, key)}, work)
     if chosen is None:
         return states if len(states) > 1 else next(iter(states.values()))
     return _one(spot.place, states, chosen, work)
@@ -125,7 +146,7 @@ AMP_STATE = Layout(
     writer="apex.amp, and every script and framework that saved it under a key of its own",
     years="2019-08 to 2025-05",
     source="apex/amp/frontend.py; apex/amp/scaler.py",
-    convert=each_dict(_amp_state),
+    convert=_amp_states,
 )
 OLDER_SCALERS = Layout(
     name="loss scaler objects and states that count iterations",

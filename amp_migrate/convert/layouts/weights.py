@@ -29,6 +29,9 @@ def _strip(tree: Tree, work: Work) -> Edits:
                 raise CannotConvert(f"{spot.place} has a key that is nothing but the prefix {prefix!r}")
             edits[id(spot.node)] = _without_prefix(renamed(spot.node, names), prefix)
             work.changed(spot.place, f"{len(names)} keys without {prefix!r}")
+        elif any(str(key).startswith(prefix) for key in spot.node):
+            others = sum(not str(key).startswith(prefix) for key in spot.node)
+            work.kept(spot.place, f"{prefix!r} stays: {others} of {len(spot.node)} keys don't begin with it")
     return edits
 
 

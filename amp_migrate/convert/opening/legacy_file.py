@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Iterator, Mapping
 
 from ..dtypes import byte_size
 from ..errors import Damaged, Unsafe
-from ..records import FileRange, Global, Inline, Source, Storage
+from ..records import FileRange, Global, Inline, Source, Storage, stamp_of
 from ..tree import short_repr
 from .limits import Limits
 from .opcodes import OPCODES
@@ -135,9 +135,10 @@ def open_pickles(file: BinaryIO, path: Path, length: int) -> Contents:
         Unsafe: see ``Machine.run``.
     """
     stream = Stream(file, length, "the file")
+    stamp = stamp_of(file)
 
     def file_range(stream: Stream, size: int) -> Source:
-        found = FileRange(path, stream.position, size)
+        found = FileRange(path, stream.position, size, stamp=stamp)
         stream.skip(size)
         return found
 

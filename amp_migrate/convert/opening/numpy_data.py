@@ -163,6 +163,18 @@ def _nested(values: list[Any], shape: tuple[int, ...], stride: tuple[int, ...], 
     return [_nested(values, shape[1:], stride[1:], start + index * stride[0]) for index in range(shape[0])]
 
 
+def dtype_name(found: PickledObject) -> str:
+    """``numpy.dtype("f4")`` by itself: its name, as ``str(dtype)`` says it and ``numpy.dtype`` takes it."""
+    dtype = _dtype(found)
+    big = dtype.order if dtype.order == ">" else ""
+    if dtype.code[0] in "US":
+        return f"{dtype.order}{dtype.code}"
+    names = {**_SAME, "u2": "uint16", "u4": "uint32", "u8": "uint64"}
+    return f"{big}{dtype.code}" if big else names[dtype.code]
+
+
+#: name of the class that scalars and arrays, which are read with it, leave
+DTYPE = "numpy.dtype"
 NUMPY: Mapping[str, Any] = {
     "numpy._core.multiarray.scalar": scalar,
     "numpy._core.multiarray._reconstruct": reconstructed,

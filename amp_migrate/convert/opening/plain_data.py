@@ -10,7 +10,7 @@ from ..dtypes import ITEM_SIZES
 from ..notes import Kind, Report
 from ..records import Call, FileRange, Inline, PickledObject, Source, Storage
 from ..tree import Way, is_leaf, place, walk_up
-from .numpy_data import NUMPY
+from .numpy_data import DTYPE, NUMPY, dtype_name
 from .plain_values import CONVERSIONS, Conversion, NotPlain
 from .torch_objects import StorageView
 
@@ -25,7 +25,7 @@ _ALL: Mapping[str, tuple[str, Conversion]] = {
 
 def becomes_plain(name: str) -> bool:
     """Return whether instances of the class, or results of the function, called ``name`` become plain data."""
-    return name in _ALL
+    return name in _ALL or name == DTYPE
 
 
 def make_plain(tree: Any, report: Report) -> Any:
@@ -33,10 +33,13 @@ def make_plain(tree: Any, report: Report) -> Any:
 
     Dictionaries, lists and objects are changed in place, so what is shared stays shared.
     """
-    conversion = _Plain()
-    for value, way in walk_up(tree):
-        conversion.change(value, way)
-    result = conversion.now(tree)
+    conversion = _Plain(_ALL)
+    result = conversion.all_of(tree)
+    if conversion.has_dtypes:
+        # those of scalars and arrays went with them; now the ones that stand by themselves
+        dtypes = _Plain({DTYPE: ("its name", dtype_name)})
+        result = dtypes.all_of(result)
+        conversion.changed.update(dtypes.changed)
     for (cls, becomes), places in conversion.changed.items():
         others = f" and {len(places) - _SHOWN_PLACES} more" if len(places) > _SHOWN_PLACES else ""
         where = ", ".join(each or "the whole file" for each in places[:_SHOWN_PLACES])
@@ -47,10 +50,18 @@ def make_plain(tree: Any, report: Report) -> Any:
 class _Plain:
     """Gets the objects of a tree one by one, each after what it holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, table: Mapping[str, tuple[str, Conversion]]) -> None:
+        self._table = table
+        self.has_dtypes = False
         #: by identity: the object (kept, so that its id isn't used again) and what it became
         self._done: dict[int, tuple[Any, Any]] = {}
         self.changed: dict[tuple[str, str], list[str]] = {}
+
+    def all_of(self, tree: Any) -> Any:
+        """Return a tree with everything in it changed."""
+        for value, way in walk_up(tree):
+            self.change(value, way)
+        return self.now(tree)
 
     def change(self, value: Any, way: Way) -> None:
         change = _BY_TYPE.get(type(value))
@@ -111,7 +122,8 @@ class _Plain:
             value.state = self.now(value.state)
         value.list_items = [self.now(each) for each in value.list_items]
         self.change_dict(value.dict_items, way)
-        becomes, change = _ALL.get(str(value.cls), ("", None))
+        self.has_dtypes = self.has_dtypes or str(value.cls) == DTYPE
+        becomes, change = self._table.get(str(value.cls), ("", None))
         if change is None:
             return value
         try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..errors import Damaged
-from ..records import FileRange, Inline, Storage
+from ..records import FileRange, Inline, Storage, stamp_of
 from ..tree import short_repr
 from .limits import MAX_MEMORY, Limits
 from .opcodes import OPCODES
@@ -38,6 +38,7 @@ class _TorchZip:
 
     def __init__(self, file: BinaryIO, path: Path, length: int) -> None:
         self.path = path
+        self.stamp = stamp_of(file)
         self.directory = ZipDirectory(file, length)
         self.root = self._find_root()
         self.storages: dict[str, Storage] = {}
@@ -93,7 +94,7 @@ class _TorchZip:
         if entry.method != STORED:
             return Inline(self.directory.read(entry, MAX_INFLATED)[:size])
         offset = self.directory.data_offset(entry)
-        return FileRange(self.path, offset, size, entry.crc32 if entry.size == size else None)
+        return FileRange(self.path, offset, size, entry.crc32 if entry.size == size else None, self.stamp)
 
 
 def open_zip(file: BinaryIO, path: Path, length: int) -> Contents:

@@ -37,7 +37,7 @@ class Copier:
         """Write the bytes of ``storage``, little endian, and return their CRC-32.
 
         Raises:
-            Damaged: its file has become shorter.
+            Damaged: its file has changed.
         """
         known = None if storage.big_endian else storage.source.crc32
         crc = 0
@@ -55,6 +55,7 @@ class Copier:
             yield from source.chunks()
             return
         file = self._source(source.path)
+        source.check(file)
         file.seek(source.offset)
         left = source.length
         while left:
