@@ -25,7 +25,7 @@ def check_blind_spots(loop: Loop, facts: Facts) -> None:
             raise CannotFollow("which function runs here can't be seen, and it may read gradients", node, 15)
         elif isinstance(node, cst.Match) and _matters(node, loop, facts):
             raise CannotFollow("what happens in the cases of a `match` can't be followed", node, 3)
-        elif isinstance(node, cst.Lambda) and facts.kinds.of(node.body):
+        elif isinstance(node, cst.Lambda) and facts.kinds.of(node.body) and not _asks_for_none(node.body):
             raise CannotFollow("a lambda steps, or reads or clears gradients", node, 26)
     for use in facts.index.nodes:
         if isinstance(use, (cst.Name, cst.Attribute)) and _is_ours(use, loop, facts) and not _is_understood(use, facts):
@@ -67,6 +67,15 @@ def _matters(node: cst.Match, loop: Loop, facts: Facts) -> bool:
     function = facts.index.function(node)
     leaves = any(isinstance(each, (cst.Continue, cst.Break, cst.Return)) for each in facts.index.walk(node))
     return leaves and bool(facts.kinds.of(facts.index.module if function is None else function.body))
+
+
+def _asks_for_none(node: cst.BaseExpression) -> bool:
+    """``p.grad is not None``: the same whatever the scale."""
+    if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+        return False
+    target = node.comparisons[0]
+    is_none = isinstance(target.comparator, cst.Name) and target.comparator.value == "None"
+    return is_none and isinstance(target.operator, (cst.Is, cst.IsNot)) and not isinstance(node.left, cst.Call)
 
 
 def _asks_library(call: cst.Call, facts: Facts) -> bool:

@@ -15,7 +15,7 @@ from .loss_scales import ScaleWrite, check_write, scaler_number
 from .paths import Findings
 from .problem import CannotFollow
 from .slices import Slice
-from .states import Gradients
+from .states import PREPARED, Gradients
 from .values import Value
 
 #: backward has run, and native AMP has not yet brought the scale up to date
@@ -83,16 +83,30 @@ def check_gradients(loop: Loop, facts: Facts) -> None:
 
 
 def _is_always_called(model: Value, found: Slice, facts: Facts) -> bool:
-    """Return whether a function that the loss comes from calls ``model`` whatever it is given."""
-    for function in found.functions:
+    """Return whether a function that the loss comes from calls ``model`` whatever it is given, or what does so."""
+    waiting, seen = list(found.functions), set(found.functions)
+    while waiting:
+        function = waiting.pop()
         for call in facts.index.walk(function.body):
-            if not isinstance(call, cst.Call) or not facts.slices.runs(call, {model}):
+            if not isinstance(call, cst.Call) or not _surely_runs(call, function, facts):
                 continue
-            branches = (cst.If, cst.IfExp, cst.For, cst.While, cst.Try, cst.BooleanOperation, cst.Lambda)
-            inside = [each for each in facts.index.ancestors(call) if facts.index.holds(function, each)]
-            if not any(isinstance(each, branches) for each in inside):
+            if facts.slices.runs(call, {model}):
                 return True
+            for called, _ in facts.solved.functions_of(call):
+                if called not in seen:
+                    seen.add(called)
+                    waiting.append(called)
     return False
+
+
+def _surely_runs(call: cst.Call, function: cst.FunctionDef, facts: Facts) -> bool:
+    """Return whether every run of ``function`` gets to ``call``."""
+    branches = (cst.If, cst.IfExp, cst.For, cst.While, cst.Try, cst.BooleanOperation, cst.Lambda, cst.Match)
+    inside = [each for each in facts.index.ancestors(call) if facts.index.holds(function, each)]
+    if any(isinstance(each, branches) for each in inside):
+        return False
+    earlier = [n for n in facts.index.walk(function.body) if isinstance(n, cst.Return) and facts.index.before(n, call)]
+    return all(facts.index.holds(each, call) for each in earlier)
 
 
 def check_scales(loop: Loop, found: Findings, scaler_of: Mapping[object, int], facts: Facts) -> None:
@@ -118,8 +132,8 @@ def check_wrappers(loop: Loop, found: Findings, facts: Facts) -> None:
             raise CannotFollow(f"`{owner.name.value}.step` steps the optimizer inside it", node, 8)
 
 
-def touch_problems(found: Findings, numbers: Collection[int]) -> list[CannotFollow]:
-    """Return what is wrong about the places where gradients of the optimizers ``numbers`` are to be unscaled."""
+def place_problems(found: Findings, numbers: Collection[int]) -> list[CannotFollow]:
+    """Return what is wrong about the places where the optimizers ``numbers`` need ``unscale_``, or an ``update``."""
     problems = []
     for (anchor, number), seen in found.touches.items():
         others = seen - {Gradients.SCALED}
@@ -129,6 +143,11 @@ def touch_problems(found: Findings, numbers: Collection[int]) -> list[CannotFoll
         if Gradients.UNSCALED in seen:
             why = "on some path the gradients would be unscaled twice here"
         problems.append(CannotFollow(why, anchor, 13))
+    for node, is_behind, number in found.skips:
+        seen = {gradients for owner, gradients in found.leaving[node, is_behind] if owner == number}
+        if number in numbers and not seen <= PREPARED:
+            why = "a step is left out here, and not on every path has it been prepared"
+            problems.append(CannotFollow(why, node, 7))
     return problems
 
 

@@ -17,7 +17,7 @@ from .checks import (
     check_run,
     check_scales,
     check_wrappers,
-    touch_problems,
+    place_problems,
 )
 from .conditions import Atom
 from .decision import Decision, Facts, NeedsReview, Review
@@ -233,7 +233,7 @@ def _run(loop: Loop, scaler_of: dict[object, int], world: Sequence[Atom], facts:
             why = "gradients of a plain backward are read here, and it would have to be scaled"
             mine += [CannotFollow(why, node, 10) for number, node in found.plain_touches if number in numbers]
         if not mine:
-            mine += touch_problems(found, numbers)
+            mine += place_problems(found, numbers)
         if not mine:
             check_run(loop, found, facts)
             found.touches = {key: seen for key, seen in found.touches.items() if key[1] in numbers}

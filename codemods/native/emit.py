@@ -209,11 +209,15 @@ class Emitter:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _unscales(self) -> None:
+        written: set[tuple[cst.CSTNode, int]] = set()
         for (anchor, number), seen in self.decision.flow.touches.items():
             if Gradients.SCALED not in seen:
                 continue
             value = self.facts.optimizers[number].value
             place = self._place(anchor)
+            if (place, number) in written:
+                continue  # branches that collapsed into one
+            written.add((place, number))
             optimizer = self._spelled(value, self.index.function(place))
             scaler = self.start.scaler(self.decision.scaler_of[value], self.index.function(place))
             self.draft.before("AMP105", place, statement(f"{scaler}.unscale_({optimizer})"))
@@ -232,13 +236,23 @@ class Emitter:
     def _place(self, anchor: cst.CSTNode) -> cst.CSTNode:
         for old, new in self.instead.items():
             if self.index.holds(old, anchor):
-                anchor = new
+                anchor = self._counterpart(old, new, anchor)
+                break
         parent = self.index.parent.get(anchor)
         if isinstance(anchor, cst.If) and isinstance(parent, cst.If):
             raise CannotFollow("`unscale_` can't be put before an `elif`", anchor, 15)
         if isinstance(anchor, cst.While):
             raise CannotFollow("`unscale_` can't be put before the test of a `while`", anchor, 15)
         return anchor
+
+    def _counterpart(self, old: cst.CSTNode, new: cst.CSTNode, anchor: cst.CSTNode) -> cst.CSTNode:
+        """Return the statement in ``new`` that stands where ``anchor`` stands in ``old``, which says the same."""
+        statements = (cst.BaseSmallStatement, cst.BaseCompoundStatement)
+        mine, theirs = ([n for n in self.index.walk(each) if isinstance(n, statements)] for each in (old, new))
+        places = [n for n, each in enumerate(mine) if each is anchor]
+        if len(mine) != len(theirs) or not places:
+            raise CannotFollow("`unscale_` has no place in the branch that stays", anchor, 15)
+        return theirs[places[0]]
 
     def _spelled(self, value: object, function: cst.FunctionDef | None) -> str:
         """Return how ``function`` calls the optimizer."""

@@ -16,7 +16,7 @@ from .events import Happening
 from .loop_shapes import clears_one, only_clears, runs_at_least_once
 from .objects import Entity
 from .paths import NOWHERE, Findings, Out, State, States, joined
-from .states import Event, Gradients
+from .states import PREPARED, Event, Gradients
 from .values import ClassValue, FunctionValue, Imported
 
 _DEEPEST = 25
@@ -137,7 +137,7 @@ class Flow(Effects):
         for suite, mine, theirs in ((body, first, second), (other, second, first)):
             for number in range(len(self.setup.optimizers)):
                 here, there = ({s.gradients[number] for s in out.end} for out in (mine, theirs))
-                if here and here <= _SKIPPED and there and not there & _SKIPPED:
+                if here and here <= PREPARED and there and not there & PREPARED:
                     last = suite.body[-1]
                     line = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
                     ended = self.skip(line, True, mine.end)
@@ -163,8 +163,10 @@ class Flow(Effects):
 
     def skip(self, node: cst.CSTNode, is_behind: bool, states: States) -> States:
         """A step is left out at ``node``: there the scale is updated, for every optimizer that was prepared for one."""
+        seen = {each for state in states for each in enumerate(state.gradients)}
+        self.found.leaving.setdefault((node, is_behind), set()).update(seen)
         for number in range(len(self.setup.optimizers)):
-            if any(state.gradients[number] in _SKIPPED for state in states):
+            if any(state.gradients[number] in PREPARED for state in states):
                 self.found.skips.add((node, is_behind, number))
                 mine = self.setup.scaler_of[number]
                 others = [n for n, s in enumerate(self.setup.scaler_of) if s == mine and n != number]
@@ -330,5 +332,4 @@ class Flow(Effects):
         return out.end | out.returns
 
 
-_SKIPPED = {Gradients.UNSCALED, Gradients.PENDING}
 _OPEN = {Gradients.UNSCALED, Gradients.STEPPED, Gradients.PENDING}

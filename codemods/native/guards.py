@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from ..tree import walk
 from .conditions import Atom, Conditions
 from .index import Index
 from .levels import OptLevel
@@ -62,10 +63,15 @@ def _branches(statement: cst.CSTNode, index: Index) -> list[tuple[cst.If, bool]]
     for outer in index.ancestors(statement):
         if isinstance(outer, (cst.FunctionDef, cst.ClassDef, cst.For, cst.While)):
             break  # a scaler is made as often as amp was initialized
-        if isinstance(outer, cst.If) and inner is not outer.test:
+        if isinstance(outer, cst.If) and inner is not outer.test and not is_main_guard(outer):
             found.append((outer, inner is outer.body))
         inner = outer
     return found[::-1]
+
+
+def is_main_guard(node: cst.If) -> bool:
+    """``if __name__ == "__main__":``"""
+    return any(isinstance(each, cst.Name) and each.value == "__name__" for each in walk(node.test))
 
 
 def split_test(test: cst.BaseExpression, truth: bool) -> list[tuple[cst.BaseExpression, bool]]:

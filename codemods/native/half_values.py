@@ -40,6 +40,8 @@ _SPREADING = (
     cst.Call,
     cst.Lambda,
     cst.FunctionDef,
+    cst.WithItem,
+    cst.Match,
 )
 _MOST_ROUNDS = 12
 
@@ -145,6 +147,14 @@ class HalfValues:
                 self._returns.add(function)
         elif isinstance(node, cst.Call):
             self._spread_call(node)
+        elif isinstance(node, cst.WithItem):
+            call = node.item
+            given = [arg.value for arg in call.args] if isinstance(call, cst.Call) else []
+            if node.asname is not None and any(self._is_half(each) for each in (call, *given)):
+                self._taint(node.asname.name)
+        elif isinstance(node, cst.Match):
+            if self._is_half(node.subject):
+                raise CannotFollow("a half-precision value is taken apart by `match`", node, 20)
         elif isinstance(node, (cst.Lambda, cst.FunctionDef)):
             for param in (*node.params.params, *node.params.kwonly_params):
                 if param.default is not None and self._is_half(param.default):
@@ -155,12 +165,15 @@ class HalfValues:
             for function, bound in self.solved.functions_of(call):
                 self._spread_arguments(call, function, bound)
         half = [arg.value for arg in call.args if self._is_half(arg.value)]
+        if isinstance(call.func, cst.Attribute) and not half and self._is_half(call.func.value):
+            self._spread_to_callbacks(call)
         if not half:
             return
         self._tainted.update(
             ("attribute", arg.keyword.value) for arg in call.args if arg.keyword is not None and arg.value in half
         )
         self._spread_fields(call, half)
+        self._spread_to_callbacks(call)
         name = last_name(call.func)
         if name in _KEEPS and isinstance(call.func, cst.Attribute):
             self._taint_object(call.func.value)
@@ -182,6 +195,16 @@ class HalfValues:
         if any(arg.star and self._is_half(arg.value) for arg in call.args):  # which of them it fills can't be seen
             filled += [*params.params, *params.kwonly_params]
         self._tainted.update(("name", inside, each.name.value) for each in filled)
+
+    def _spread_to_callbacks(self, call: cst.Call) -> None:
+        """``map(rate, outputs)``, ``outputs.sort(key=rate)``: the function gets the half values one by one."""
+        for arg in call.args:
+            functions: list[cst.CSTNode] = [v.node for v in self.solved.of(arg.value) if isinstance(v, FunctionValue)]
+            functions += [arg.value] if isinstance(arg.value, cst.Lambda) else []
+            for each in functions:
+                assert isinstance(each, (cst.FunctionDef, cst.Lambda))
+                inside = self.solved.names.inside[each]
+                self._tainted.update(("name", inside, param.name.value) for param in each.params.params)
 
     def _spread_fields(self, call: cst.Call, half: Sequence[cst.CSTNode]) -> None:
         """A dataclass has a field for each position."""

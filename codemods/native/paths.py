@@ -92,6 +92,8 @@ class Findings:
     eager: set[tuple[cst.With, int]] = field(default_factory=set)
     #: (statement, whether behind it, optimizer): where the program leaves a step out
     skips: set[tuple[cst.CSTNode, bool, int]] = field(default_factory=set)
+    #: the same places → all gradients that were seen there
+    leaving: dict[tuple[cst.CSTNode, bool], set[tuple[int, Gradients]]] = field(default_factory=dict)
     #: scale_loss blocks that were run
     blocks: set[cst.CSTNode] = field(default_factory=set)
 

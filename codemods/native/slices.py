@@ -71,6 +71,8 @@ class Slices:
             return False
         while isinstance(func, (cst.Attribute, cst.Subscript)):
             func = func.value
+            if isinstance(func, cst.Attribute) and func.attr.value in ("weight", "bias", "grad", "data"):
+                return False  # a parameter is read, and no layer called
             if isinstance(func, (cst.Name, cst.Attribute)) and self.objects.values(func) & set(models):
                 return True
         return False

@@ -145,6 +145,10 @@ TRANSITIONS: Mapping[tuple[Event, Gradients], Gradients | Wrong] = {
 }
 
 
+#: a step has been prepared, or its gradients cleared since: there is something to update
+PREPARED = frozenset({Gradients.UNSCALED, Gradients.PENDING})
+
+
 def after(event: Event, before: Gradients) -> Gradients | Wrong:
     """Return the gradients after ``event``, or what would be wrong about it."""
     return TRANSITIONS.get((event, before), before)
