@@ -53,6 +53,7 @@ def _native(spot: Spot, settings: Options, report: Report) -> Any:
         made = _native_module(value, {}, found)
         if found:
             report.layouts.append("live nn.Module")
+            report.is_edited = True
             report.add(Kind.CHANGED, spot.place, f"{', '.join(sorted(set(found)))} are torch's own layers now")
         return made
     if isinstance(value, torch.optim.Optimizer):

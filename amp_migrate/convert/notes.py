@@ -30,11 +30,13 @@ class Report:
 
     layouts: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    #: whether a layout has put something in the place of what was there
+    is_edited: bool = False
 
     @property
     def is_unchanged(self) -> bool:
         """Whether what comes out is what went in."""
-        return not self.layouts and all(note.kind is Kind.KEPT for note in self.notes)
+        return not self.is_edited and all(note.kind is Kind.KEPT for note in self.notes)
 
     def add(self, kind: Kind, place: str, text: str) -> None:
         self.notes.append(Note(kind, place, text))

@@ -71,6 +71,16 @@ def test_an_unchanged_file_is_not_touched(tmp_path: Path, run: Run) -> None:
     assert names(tmp_path) == ["new.pt"]
 
 
+def test_a_file_of_which_everything_is_kept_is_not_touched_and_the_report_says_why(tmp_path: Path, run: Run) -> None:
+    group = {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.0, "bias_correction": True, "step": 3}
+    group = {**group, "grad_averaging": True, "max_grad_norm": 1.0, "params": [0]}
+    moments = {"exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2)}
+    torch.save({"optimizer": {"state": {0: moments}, "param_groups": [group]}}, tmp_path / "lamb.pt")
+    ran = run(tmp_path / "lamb.pt", "--in-place")
+    assert ran.code == 0 and "nothing to convert" in ran.out and "FusedLAMB" in ran.out
+    assert names(tmp_path) == ["lamb.pt"]
+
+
 def test_a_second_run_does_nothing(tmp_path: Path, run: Run) -> None:
     (tmp_path / "run").mkdir()
     old(tmp_path / "run" / "a.pt")

@@ -28,7 +28,7 @@ def lines_of(outcome: Outcome, dry_run: bool) -> list[str]:
     where = "" if task.target is None or task.in_place else f" -> {task.target}"
     head = f"{task.source}{where}" + (" (not written: --dry-run)" if dry_run else "")
     if outcome.result is Result.UNCHANGED:
-        return [f"{head}: nothing to convert" + _LEFT[dry_run, task.in_place]]
+        return [f"{head}: nothing to convert" + _LEFT[dry_run, task.in_place], *_notes(outcome, about_the_file=False)]
     lines = [head, *_notes(outcome)]
     if outcome.backup is not None:
         what = "folder" if task.distributed else "file"
@@ -36,10 +36,10 @@ def lines_of(outcome: Outcome, dry_run: bool) -> list[str]:
     return lines
 
 
-def _notes(outcome: Outcome) -> list[str]:
+def _notes(outcome: Outcome, about_the_file: bool = True) -> list[str]:
     lines = []
     for kind in _ORDER:
-        mine = [note for note in outcome.report.notes if note.kind is kind]
+        mine = [note for note in outcome.report.notes if note.kind is kind and (note.place or about_the_file)]
         for note in mine[:_MOST_OF_A_KIND]:
             place = f"{note.place}: " if note.place else ""
             lines.append(f"  {kind.value:8} {place}{note.text}")

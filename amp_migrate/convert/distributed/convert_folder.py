@@ -145,6 +145,7 @@ def _is_changed(path: Path, folder: Path, options: Any, report: Report) -> bool:
         return False
     name = os.fspath(path.relative_to(folder))
     report.layouts.extend(found.layouts)
+    report.is_edited = report.is_edited or found.is_edited
     report.notes.extend(Note(note.kind, f"{name}: {note.place}".rstrip(": "), note.text) for note in found.notes)
     return True
 

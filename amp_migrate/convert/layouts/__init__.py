@@ -63,6 +63,7 @@ def convert_tree(root: Any, options: Options, report: Report) -> Any:
         edits = layout.convert(tree, work)
         if edits or len(report.notes) > notes:
             report.layouts.append(layout.name)
+            report.is_edited = report.is_edited or bool(edits)
         if edits:
             tree = Tree(tree.replaced(edits))
     if not report.layouts and not report.notes:
