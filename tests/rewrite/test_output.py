@@ -14,13 +14,13 @@ from commands import NEW, OLD, PYTHON_PATH, command, git, make_project
 
 from amp_migrate import __version__
 from amp_migrate.codemods.findings import Finding, Kind
+from amp_migrate.progress import ProgressBar
 from amp_migrate.rewrite import FileResult, Outcome, Report, Result, WriteMode
 from amp_migrate.rewrite.cli import main
 from amp_migrate.rewrite.github import github_report
 from amp_migrate.rewrite.json_report import json_report
 from amp_migrate.rewrite.output import Style, report_lines
 from amp_migrate.rewrite.places import findings_after
-from amp_migrate.progress import ProgressBar
 from amp_migrate.rewrite.report import Sites
 from amp_migrate.rewrite.write import write_bytes
 
