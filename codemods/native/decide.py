@@ -23,9 +23,8 @@ from .conditions import Atom
 from .decision import Decision, Facts, NeedsReview, Review
 from .flags import check_flags
 from .flow import Flow
-from .guards import guard_of
+from .guards import guard_of, is_main_guard
 from .half_leaks import HalfLeaks
-from .index import code_of
 from .inference import decide_inference
 from .levels import OptLevel, loss_scale, opt_level
 from .loop import Loop
@@ -180,15 +179,11 @@ def _is_conditional(function: cst.FunctionDef | None, facts: Facts) -> bool:
             for outer in facts.index.ancestors(call):
                 if isinstance(outer, cst.FunctionDef):
                     break
-                is_test = isinstance(outer, cst.If) and not _is_main_guard(outer)
+                is_test = isinstance(outer, cst.If) and not is_main_guard(outer)
                 if isinstance(outer, cst.If) and is_test and not facts.conditions.is_availability(outer.test):
                     return True
         function = facts.index.function(next(iter(calls))) if len(calls) == 1 else None
     return False
-
-
-def _is_main_guard(node: cst.If) -> bool:
-    return "__name__" in code_of(node.test)
 
 
 #: what the native program may do besides, from what it usually does to what it seldom has to

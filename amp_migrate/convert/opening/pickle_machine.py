@@ -100,6 +100,3 @@ class Machine:
         items = self.stack
         self.stack = self.outer.pop()
         return items
-
-    def replace_top(self, value: Any) -> None:
-        self.stack[-1] = value
